@@ -1,0 +1,1 @@
+"""What a backend imports: the wire contract, the clients. Imports no torch."""

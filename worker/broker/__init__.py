@@ -1,0 +1,1 @@
+"""Redis: intake, outbox, leases."""

@@ -1,0 +1,1 @@
+"""Lua scripts that workers run."""

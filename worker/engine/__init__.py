@@ -1,0 +1,1 @@
+"""Scheduling, paged KV cache and text, without Redis, asyncio or device code."""

@@ -1,0 +1,52 @@
+"""What the scheduler decides for one iteration, and what a runner makes of it."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .sequence import SampledToken, Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """The tokens of one sequence that one iteration computes: ``start`` up to ``start + length``."""
+
+    sequence: Sequence
+    start: int
+    length: int
+    samples: bool
+    """The chunk ends with the sequence's last token, so a token is sampled after it."""
+    position: int
+    """Output position of that token: how many output tokens come before it."""
+
+
+@dataclass(slots=True, eq=False)
+class Iteration:
+    """One forward pass over a flat batch: chunks in batch order, decodes first."""
+
+    number: int
+    chunks: list[Chunk] = field(default_factory=list[Chunk])
+    preempted: list[Sequence] = field(default_factory=list[Sequence])
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(chunk.length for chunk in self.chunks)
+
+
+class Launched(Protocol):
+    """An iteration under way on the device."""
+
+    def collect(self) -> list[SampledToken]:
+        """Wait for the sampled tokens: one for each chunk with ``samples``, in batch order."""
+        ...
+
+
+class Runner(Protocol):
+    """Runs iterations in the order given.
+
+    A sequence's tokens are ``prompt + output``; when ``num_pending`` was 1 at scheduling, the last token of
+    its chunk is the one sampled by the iteration before, which the runner knows by the sequence's ``slot``.
+    """
+
+    def launch(self, iteration: Iteration) -> Launched:
+        """Start computing; returns at once on an asynchronous device."""
+        ...

@@ -1,0 +1,88 @@
+"""The unit the engine works on: one request's tokens, how far they are computed, and where their KV lies."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token of one sequence is chosen, and when the sequence ends."""
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    """0 picks the most likely token."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    """64-bit; noise is a function of it and of the output position, of nothing else."""
+    stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
+    """Token ids that end the sequence and are not part of its output; end-of-sequence ids are among them
+    unless the request ignores those."""
+    logprobs: int | None = None
+    """None is off; n asks for the chosen token's log-probability and the n most likely tokens."""
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """One token that the model chose.
+
+    ``logprob`` and ``top`` (token, log-probability; most likely first) are of the distribution before
+    temperature and filters, in nats; None where the request did not ask.
+    """
+
+    token: int
+    logprob: float | None = None
+    top: list[tuple[int, float]] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request inside the engine. Compared by identity.
+
+    There are no phases: an iteration brings ``num_computed`` closer to the number of known tokens, and the
+    sequence samples in the iteration in which they become equal.
+    """
+
+    id: str
+    prompt: list[int]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 1
+    """0 is served first."""
+    arrival: int = 0
+    """Ticket number: of equal priority, the lower goes first."""
+    salt: bytes = b""
+    """Sequences of different salt never share cache blocks."""
+    epoch: int = 0
+    """Which claim of the request this is."""
+
+    output: list[int] = field(default_factory=list[int])
+    """Sampled tokens that the host knows, those of earlier epochs included."""
+    num_computed: int = 0
+    """Tokens, from the front, whose K and V are in the cache, or will be once the launched iterations end."""
+    num_pending: int = 0
+    """Tokens sampled in a launched iteration that the host has not read yet: 0 or 1."""
+    block_table: list[int] = field(default_factory=list[int])
+    block_hashes: list[bytes] = field(default_factory=list[bytes])
+    """Hash of each leading full block of known tokens, as far as it has been asked for."""
+    num_cached: int = 0
+    """Prompt tokens found in the cache at first admission."""
+    slot: int = -1
+    """Row of the runner's per-sequence device state; -1 while waiting."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens and those pending on the device."""
+        return len(self.prompt) + len(self.output) + self.num_pending
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.prompt) + len(self.output) + self.num_pending - self.num_computed

@@ -1,0 +1,1 @@
+"""A transformers model as a runner of flat batches."""
