@@ -1,0 +1,61 @@
+"""What one engine step says to the outside: new tokens, ended sequences, and what was computed."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "cancelled", "expired", "error"]
+TokenLogprobs = tuple[float, list[tuple[int, float]]]
+
+
+@dataclass(slots=True)
+class Delta:
+    """New output of one sequence.
+
+    ``seq`` output tokens and ``pos`` characters came before it. Where only text is new (a held-back piece
+    released at the end), the last token is repeated, so that ``tokens`` is never empty.
+    """
+
+    sequence_id: str
+    epoch: int
+    seq: int
+    pos: int
+    tokens: list[int]
+    text: str
+    logprobs: list[TokenLogprobs] | None = None
+
+
+@dataclass(slots=True)
+class Finished:
+    """A sequence that ended, with all of its output. Its blocks are free already."""
+
+    sequence_id: str
+    epoch: int
+    reason: FinishReason
+    tokens: list[int]
+    text: str
+    logprobs: list[TokenLogprobs] | None
+    prompt_tokens: int
+    cached_tokens: int
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(slots=True)
+class ScheduledTokens:
+    """How many tokens of one sequence an iteration computed, and the size of its block table then."""
+
+    sequence_id: str
+    tokens: int
+    prefill: bool
+    blocks: int
+
+
+@dataclass(slots=True)
+class Step:
+    """The outcome of one iteration, and of cancellations since the step before."""
+
+    number: int = 0
+    deltas: list[Delta] = field(default_factory=list[Delta])
+    finished: list[Finished] = field(default_factory=list[Finished])
+    scheduled: list[ScheduledTokens] = field(default_factory=list[ScheduledTokens])
+    preempted: list[str] = field(default_factory=list[str])
