@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -31,7 +32,8 @@ WINDOW = 8
 MAX_POSITIONS = 512
 
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}\n{% endfor %}"
+    "{{ bos_token }}"
+    "{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% endif %}"
 )
 
@@ -44,8 +46,8 @@ _TEXT = [
 ]
 
 
-def _shape(**changes: object) -> dict[str, object]:
-    shape: dict[str, object] = {
+def _shape(**changes: Any) -> dict[str, Any]:
+    shape: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -77,9 +79,8 @@ def _qwen2() -> PreTrainedModel:
 
 
 def _qwen3() -> PreTrainedModel:
-    return Qwen3ForCausalLM(
-        Qwen3Config(**_shape(head_dim=32, num_key_value_heads=1, tie_word_embeddings=True))
-    )
+    shape = _shape(head_dim=32, num_key_value_heads=1, tie_word_embeddings=True)
+    return Qwen3ForCausalLM(Qwen3Config(**shape))
 
 
 def _gemma2() -> PreTrainedModel:
@@ -160,9 +161,8 @@ def tiny_tokenizer(*, chat_template: bool = False) -> PreTrainedTokenizerFast:
     if tokenizer.get_vocab_size() != VOCABULARY:
         raise AssertionError(f"the corpus gives {tokenizer.get_vocab_size()} entries, not {VOCABULARY}")
     tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
-    )
+    special = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     if chat_template:
         fast.chat_template = CHAT_TEMPLATE
     return fast
