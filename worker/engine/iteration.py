@@ -43,8 +43,9 @@ class Launched(Protocol):
 class Runner(Protocol):
     """Runs iterations in the order given.
 
-    A sequence's tokens are ``prompt + output``; when ``num_pending`` was 1 at scheduling, the last token of
-    its chunk is the one sampled by the iteration before, which the runner knows by the sequence's ``slot``.
+    A sequence's tokens are ``prompt + output``. A chunk that ends one beyond those ends with the token that
+    the iteration before sampled, which the host may not know yet and the runner finds by the sequence's
+    ``slot``.
     """
 
     def launch(self, iteration: Iteration) -> Launched:

@@ -72,6 +72,7 @@ class KVCache:
                 del self._free[block]
             self._references[block] += 1
         sequence.block_table = list(blocks)
+        sequence.num_published = len(blocks)
         sequence.num_computed = len(blocks) * self.block_size
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
@@ -89,17 +90,21 @@ class KVCache:
             sequence.block_table.append(block)
         return True
 
-    def publish(self, sequence: Sequence, start: int) -> None:
-        """Make blocks that became full since ``start`` computed tokens available to other sequences."""
+    def publish(self, sequence: Sequence) -> None:
+        """Make the sequence's full blocks of computed, known tokens available to other sequences."""
         if not self.prefix_caching:
             return
         known = min(sequence.num_computed, sequence.num_tokens - sequence.num_pending)
-        for index in range(start // self.block_size, known // self.block_size):
+        num_full = known // self.block_size
+        if num_full <= sequence.num_published:
+            return
+        for index in range(sequence.num_published, num_full):
             block = sequence.block_table[index]
             block_hash = self._hash(sequence, index)
             if self._hash_of[block] is None and block_hash not in self._block_of:
                 self._hash_of[block] = block_hash
                 self._block_of[block_hash] = block
+        sequence.num_published = num_full
 
     def release(self, sequence: Sequence) -> None:
         """Give up all of the sequence's blocks; it will have to be computed again."""
@@ -109,6 +114,7 @@ class KVCache:
             if not self._references[block]:
                 self._free[block] = None
         sequence.block_table = []
+        sequence.num_published = 0
         sequence.num_computed = 0
 
     def exclusive_blocks(self, sequence: Sequence) -> int:
@@ -133,7 +139,8 @@ class KVCache:
         hashes = sequence.block_hashes
         while len(hashes) <= index:
             start = len(hashes) * self.block_size
-            digest = blake2b(hashes[-1] if hashes else sequence.salt, digest_size=16)
+            parent = hashes[-1] if hashes else blake2b(sequence.salt, digest_size=16, person=b"salt").digest()
+            digest = blake2b(parent, digest_size=16)
             digest.update(array("q", _tokens(sequence, start, start + self.block_size)).tobytes())
             hashes.append(digest.digest())
         return hashes[index]

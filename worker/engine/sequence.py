@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .step import TokenLogprobs
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -66,15 +68,23 @@ class Sequence:
 
     output: list[int] = field(default_factory=list[int])
     """Sampled tokens that the host knows, those of earlier epochs included."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    """One item for each output token, if the request asked for them."""
+    logged_characters: int = 0
+    """Length of the output text that earlier epochs have delivered."""
     num_computed: int = 0
     """Tokens, from the front, whose K and V are in the cache, or will be once the launched iterations end."""
     num_pending: int = 0
-    """Tokens sampled in a launched iteration that the host has not read yet: 0 or 1."""
+    """Tokens sampled in launched iterations that the host has not read yet."""
     block_table: list[int] = field(default_factory=list[int])
     block_hashes: list[bytes] = field(default_factory=list[bytes])
     """Hash of each leading full block of known tokens, as far as it has been asked for."""
+    num_published: int = 0
+    """Leading blocks that other sequences may find by their hash."""
     num_cached: int = 0
     """Prompt tokens found in the cache at first admission."""
+    max_output: int = 0
+    """Output tokens after which the sequence ends: ``max_tokens``, or fewer where the model ends first."""
     slot: int = -1
     """Row of the runner's per-sequence device state; -1 while waiting."""
 
@@ -82,6 +92,11 @@ class Sequence:
     def num_tokens(self) -> int:
         """Known tokens and those pending on the device."""
         return len(self.prompt) + len(self.output) + self.num_pending
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing more is to be computed once the pending token is known."""
+        return len(self.output) + self.num_pending >= self.max_output
 
     @property
     def num_uncomputed(self) -> int:

@@ -1,0 +1,286 @@
+"""The engine: sequences in, steps out; no Redis and no device, so that a test can simulate a day of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .detokenizer import Detokenizer, TextStream
+from .iteration import Chunk, Iteration, Launched, Runner
+from .kv_cache import KVCache
+from .scheduler import Scheduler
+from .sequence import SampledToken, Sequence
+from .step import Delta, Finished, FinishReason, ScheduledTokens, Step
+
+PRIORITY_CLASSES = 3
+
+
+@dataclass(slots=True)
+class _Output:
+    """What has become of one sequence's output: the text so far, and what has not been handed out."""
+
+    sequence: Sequence
+    stream: TextStream
+    pieces: list[str] = field(default_factory=list[str])
+    unsent_text: str = ""
+    sent_tokens: int = 0
+    sent_characters: int = 0
+
+    def add_text(self, text: str) -> None:
+        if text:
+            self.pieces.append(text)
+            self.unsent_text += text
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """Gauges, read between steps."""
+
+    running: int
+    waiting: int
+    blocks_total: int
+    blocks_free: int
+    prefix_queried_tokens: int
+    prefix_hit_tokens: int
+
+
+class Engine:
+    """Continuous batching over a runner.
+
+    ``add``, ``cancel``, ``drop`` and ``room`` are called between steps, ``step`` as long as ``has_work``.
+    With ``overlap``, a step schedules and launches an iteration before it reads the tokens of the one
+    before, so that an asynchronous device never waits for the host; a sequence that turns out to have ended
+    then computes one token for nobody.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        detokenizer: Detokenizer,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_batched_tokens: int,
+        max_sequences: int,
+        max_model_len: int,
+        prefix_caching: bool = True,
+        overlap: bool = False,
+    ) -> None:
+        if not 2 <= max_model_len <= num_blocks * block_size:
+            limit = num_blocks * block_size
+            raise ValueError(
+                f"max_model_len: must be from 2 to the cache's {limit} tokens, got {max_model_len}"
+            )
+        self.max_model_len = max_model_len
+        self._runner = runner
+        self._detokenizer = detokenizer
+        self._cache = KVCache(num_blocks, block_size, prefix_caching=prefix_caching)
+        self._scheduler = Scheduler(
+            self._cache, max_batched_tokens=max_batched_tokens, max_sequences=max_sequences
+        )
+        self._overlap = overlap
+        self._launched: tuple[Iteration, Launched] | None = None
+        self._outputs: dict[str, _Output] = {}
+        self._next = Step()
+        self._typical_prompt = float(block_size)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would compute or report anything."""
+        return bool(self._outputs or self._launched or self._next.finished)
+
+    @property
+    def status(self) -> EngineStatus:
+        stats = self._cache.prefix_stats
+        return EngineStatus(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            blocks_total=self._cache.num_blocks,
+            blocks_free=self._cache.num_free,
+            prefix_queried_tokens=stats.queried,
+            prefix_hit_tokens=stats.hit,
+        )
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """Let sequences join at the next iteration. One with an id that is here already replaces it.
+
+        A sequence with output goes on after it: that output, and ``logged_characters`` of its text, count
+        as delivered.
+
+        Raises:
+            ValueError: a prompt is empty, or leaves no room for a token.
+        """
+        for sequence in sequences:
+            if not 0 < len(sequence.prompt) < self.max_model_len:
+                limit = self.max_model_len - 1
+                raise ValueError(f"prompt: must be 1 to {limit} tokens, got {len(sequence.prompt)}")
+            self.drop([sequence.id])
+            sequence.max_output = min(sequence.sampling.max_tokens, self.max_model_len - len(sequence.prompt))
+            self._typical_prompt += 0.1 * (len(sequence.prompt) - self._typical_prompt)
+            output = self._outputs[sequence.id] = self._resume(sequence)
+            self._scheduler.add(sequence)
+            if output.stream.stopped:
+                self._finish(output, "stop", self._next)
+            elif sequence.is_complete:
+                self._finish(output, "length", self._next)
+
+    def cancel(self, reasons: Mapping[str, FinishReason]) -> None:
+        """End sequences with what they have; the next step reports them. Unknown ids are passed over."""
+        for sequence_id, reason in reasons.items():
+            if output := self._outputs.get(sequence_id):
+                self._finish(output, reason, self._next)
+
+    def fail(self, sequence_id: str, code: str, message: str) -> None:
+        """End a sequence with an error; the next step reports it."""
+        if output := self._outputs.get(sequence_id):
+            self._finish(output, "error", self._next, code, message)
+
+    def drop(self, sequence_ids: Iterable[str]) -> None:
+        """Forget sequences that belong to another worker now: nothing is reported of them."""
+        for sequence_id in sequence_ids:
+            if output := self._outputs.pop(sequence_id, None):
+                self._scheduler.remove(output.sequence)
+
+    def room(self) -> tuple[int, int, int]:
+        """How many more sequences of each priority, or a more urgent one, the next iteration could admit.
+
+        More than that would wait here while another worker might serve it.
+        """
+        return (self._room(0), self._room(1), self._room(2))
+
+    def step(self) -> Step:
+        """Schedule and launch an iteration; collect what was sampled, by it or (overlapping) by the last."""
+        step, self._next = self._next, Step()
+        iteration = self._scheduler.schedule()
+        step.number = iteration.number
+        step.preempted = [sequence.id for sequence in iteration.preempted]
+        due, self._launched = self._launched, None
+        if iteration.chunks:
+            self._launched = iteration, self._runner.launch(iteration)
+            for chunk in iteration.chunks:
+                self._cache.publish(chunk.sequence)
+            step.scheduled = [_scheduled(chunk) for chunk in iteration.chunks]
+        if not self._overlap:
+            due, self._launched = self._launched, None
+        if due is not None:
+            self._collect(*due, step)
+        return step
+
+    def check(self) -> None:
+        """Assert the cache's invariants; for tests."""
+        self._cache.check(self._scheduler.running)
+        if any(sequence.block_table for sequence in self._scheduler.waiting):
+            raise AssertionError("a waiting sequence holds blocks")
+
+    def _room(self, priority: int) -> int:
+        scheduler, cache = self._scheduler, self._cache
+        if scheduler.waiting and scheduler.waiting[0].priority <= priority:
+            return 0
+        free = cache.num_free
+        slots = scheduler.max_sequences
+        for sequence in scheduler.running:
+            missing = cache.blocks_for(sequence.num_tokens) - len(sequence.block_table)
+            if sequence.priority > priority:
+                free += cache.exclusive_blocks(sequence)
+            else:
+                free -= missing + 1
+                slots -= 1
+        by_blocks = free // max(1, cache.blocks_for(int(self._typical_prompt)))
+        by_budget = -(-scheduler.max_batched_tokens // max(1, int(self._typical_prompt)))
+        if not scheduler.running:
+            by_blocks = max(1, by_blocks)
+        return max(0, min(slots, by_blocks, by_budget))
+
+    def _resume(self, sequence: Sequence) -> _Output:
+        output = _Output(sequence, self._detokenizer.stream(sequence.prompt, sequence.sampling.stop))
+        for token in sequence.output:
+            output.add_text(output.stream.push(token))
+        output.unsent_text = output.unsent_text[sequence.logged_characters :]
+        output.sent_tokens = len(sequence.output)
+        output.sent_characters = sequence.logged_characters
+        return output
+
+    def _collect(self, iteration: Iteration, launched: Launched, step: Step) -> None:
+        tokens = iter(launched.collect())
+        for chunk in iteration.chunks:
+            if not chunk.samples:
+                continue
+            sampled = next(tokens)
+            sequence = chunk.sequence
+            output = self._outputs.get(sequence.id)
+            if output is None or output.sequence is not sequence:
+                continue  # ended while the iteration was under way
+            sequence.num_pending -= 1
+            self._take(output, sampled, step)
+
+    def _take(self, output: _Output, sampled: SampledToken, step: Step) -> None:
+        sequence = output.sequence
+        if sampled.token in sequence.sampling.stop_tokens:
+            self._finish(output, "stop", step)
+            return
+        sequence.output.append(sampled.token)
+        if sampled.logprob is not None:
+            sequence.logprobs.append((sampled.logprob, sampled.top or []))
+        output.add_text(output.stream.push(sampled.token))
+        if output.stream.stopped:
+            self._finish(output, "stop", step)
+        elif len(sequence.output) >= sequence.max_output:
+            self._finish(output, "length", step)
+        else:
+            if self._overlap:
+                self._cache.publish(sequence)
+            step.deltas.append(_delta(output))
+
+    def _finish(
+        self,
+        output: _Output,
+        reason: FinishReason,
+        step: Step,
+        error_code: str | None = None,
+        error_message: str | None = None,
+    ) -> None:
+        sequence = output.sequence
+        del self._outputs[sequence.id]
+        self._scheduler.remove(sequence)
+        output.add_text(output.stream.flush())
+        if output.unsent_text or output.sent_tokens < len(sequence.output):
+            step.deltas.append(_delta(output))
+        step.finished.append(
+            Finished(
+                sequence_id=sequence.id,
+                epoch=sequence.epoch,
+                reason=reason,
+                tokens=sequence.output,
+                text="".join(output.pieces),
+                logprobs=sequence.logprobs if sequence.sampling.logprobs is not None else None,
+                prompt_tokens=len(sequence.prompt),
+                cached_tokens=sequence.num_cached,
+                error_code=error_code,
+                error_message=error_message,
+            )
+        )
+
+
+def _delta(output: _Output) -> Delta:
+    """All that is unsent; it counts as sent from here on."""
+    sequence = output.sequence
+    # Text alone has no event of its own: the last token goes along once more, and readers drop it.
+    seq = min(output.sent_tokens, len(sequence.output) - 1)
+    delta = Delta(
+        sequence_id=sequence.id,
+        epoch=sequence.epoch,
+        seq=seq,
+        pos=output.sent_characters,
+        tokens=sequence.output[seq:],
+        text=output.unsent_text,
+        logprobs=sequence.logprobs[seq:] if sequence.sampling.logprobs is not None else None,
+    )
+    output.sent_tokens = len(sequence.output)
+    output.sent_characters += len(output.unsent_text)
+    output.unsent_text = ""
+    return delta
+
+
+def _scheduled(chunk: Chunk) -> ScheduledTokens:
+    sequence = chunk.sequence
+    return ScheduledTokens(
+        sequence.id, chunk.length, chunk.start < len(sequence.prompt), len(sequence.block_table)
+    )

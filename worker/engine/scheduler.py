@@ -1,0 +1,178 @@
+"""Continuous batching: which sequences get how many tokens in the next iteration.
+
+Iteration-level scheduling as in Orca (Yu et al., 2022), chunked prefill beside decodes as in Sarathi-Serve
+(Agrawal et al., 2024), blocks on demand with preemption by recomputation as in vLLM (Kwon et al., 2023).
+"""
+
+from bisect import insort
+
+from .iteration import Chunk, Iteration
+from .kv_cache import KVCache
+from .sequence import Sequence
+
+
+class Scheduler:
+    """Decides iterations under a token budget, a limit of sequences, and the free blocks of the cache.
+
+    The budget is a limit, not a target. Every sequence given to ``add`` must fit into the empty cache as a
+    whole; the most urgent one is never preempted, so each call makes progress.
+    """
+
+    def __init__(self, cache: KVCache, *, max_batched_tokens: int, max_sequences: int) -> None:
+        if max_batched_tokens < 1:
+            raise ValueError(f"max_batched_tokens: must be at least 1, got {max_batched_tokens}")
+        if max_sequences < 1:
+            raise ValueError(f"max_sequences: must be at least 1, got {max_sequences}")
+        self.cache = cache
+        self.max_batched_tokens = max_batched_tokens
+        self.max_sequences = max_sequences
+        # Both in order of urgency: by priority, then by arrival.
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self._free_slots = list(reversed(range(max_sequences)))
+        self._number = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait for admission."""
+        insort(self.waiting, sequence, key=_urgency)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, wherever it is; its blocks are free afterwards."""
+        if sequence.slot >= 0:
+            self._stop_running(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def schedule(self) -> Iteration:
+        """The next iteration. Its chunks count as computed from here on."""
+        self._number += 1
+        iteration = Iteration(self._number)
+        budget = self._continue_running(iteration)
+        if self.waiting and budget and not iteration.preempted:
+            self._admit_waiting(iteration, budget)
+        for chunk in iteration.chunks:
+            sequence = chunk.sequence
+            sequence.num_computed = chunk.start + chunk.length
+            sequence.num_pending += chunk.samples
+        return iteration
+
+    def _continue_running(self, iteration: Iteration) -> int:
+        budget = self.max_batched_tokens
+        decodes: list[Sequence] = []
+        prefills: list[Sequence] = []
+        for sequence in self.running:
+            if not sequence.is_complete:
+                (decodes if sequence.num_uncomputed == 1 else prefills).append(sequence)
+        # Decodes first, so that nobody's stream waits for someone's prompt.
+        for sequence in decodes + prefills:
+            if not budget:
+                break
+            if sequence.slot < 0:  # preempted a moment ago
+                continue
+            length = min(sequence.num_uncomputed, budget)
+            if self._find_blocks(sequence, sequence.num_computed + length, iteration):
+                iteration.chunks.append(_chunk(sequence, length))
+                # What a preempted sequence had been given is spent by nobody.
+                budget = (
+                    self.max_batched_tokens - iteration.num_tokens if iteration.preempted else budget - length
+                )
+        return budget
+
+    def _find_blocks(self, sequence: Sequence, num_tokens: int, iteration: Iteration) -> bool:
+        while not self.cache.grow(sequence, num_tokens):
+            victim = self.running[-1]
+            self._preempt(victim, iteration)
+            if victim is sequence:
+                return False
+        return True
+
+    def _admit_waiting(self, iteration: Iteration, budget: int) -> None:
+        promised = self._promised_blocks()
+        while self.waiting and budget:
+            sequence = self.waiting[0]
+            if sequence in iteration.preempted:
+                break
+            if sequence.is_complete:  # preempted with its last token still pending
+                break
+            blocks = self.cache.cached_prefix(sequence)
+            needed = (
+                self.cache.blocks_for(sequence.num_tokens)
+                - len(blocks)
+                + self.cache.num_reclaimed(blocks)
+                + promised
+                + self._headroom()
+            )
+            if len(self.running) >= self.max_sequences or needed > self.cache.num_free:
+                if not self._make_room(sequence, needed, iteration):
+                    break
+                budget = self.max_batched_tokens - iteration.num_tokens
+                promised = self._promised_blocks()
+                continue
+            del self.waiting[0]
+            self._start_running(sequence, blocks)
+            length = min(sequence.num_uncomputed, budget)
+            self.cache.grow(sequence, sequence.num_computed + length)
+            promised += self.cache.blocks_for(sequence.num_tokens) - len(sequence.block_table)
+            iteration.chunks.append(_chunk(sequence, length))
+            budget -= length
+
+    def _promised_blocks(self) -> int:
+        """Blocks that admitted sequences will still take for the tokens they have now."""
+        return sum(
+            max(0, self.cache.blocks_for(sequence.num_tokens) - len(sequence.block_table))
+            for sequence in self.running
+        )
+
+    def _headroom(self) -> int:
+        # Without a block to spare for each running sequence, the newcomer would be preempted before it had
+        # said a word.
+        return len(self.running)
+
+    def _make_room(self, sequence: Sequence, needed: int, iteration: Iteration) -> bool:
+        """Preempt the least urgent running sequence, if it and others less important would be enough."""
+        lesser = [other for other in self.running if other.priority > sequence.priority]
+        if not lesser:
+            return False
+        gained = sum(self.cache.exclusive_blocks(other) + 1 for other in lesser)
+        gained += sum(self.cache.blocks_for(other.num_tokens) - len(other.block_table) for other in lesser)
+        if needed > self.cache.num_free + gained:
+            return False
+        self._preempt(lesser[-1], iteration)
+        return True
+
+    def _start_running(self, sequence: Sequence, blocks: list[int]) -> None:
+        self.cache.share(sequence, blocks)
+        if self.cache.prefix_caching:
+            stats = self.cache.prefix_stats
+            stats.queried += sequence.num_tokens
+            stats.hit += sequence.num_computed
+        if not sequence.output:
+            sequence.num_cached = sequence.num_computed
+        sequence.slot = self._free_slots.pop()
+        insort(self.running, sequence, key=_urgency)
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1
+        self.cache.release(sequence)
+
+    def _preempt(self, sequence: Sequence, iteration: Iteration) -> None:
+        self._stop_running(sequence)
+        self.add(sequence)
+        iteration.preempted.append(sequence)
+        iteration.chunks = [chunk for chunk in iteration.chunks if chunk.sequence is not sequence]
+
+
+def _urgency(sequence: Sequence) -> tuple[int, int]:
+    return sequence.priority, sequence.arrival
+
+
+def _chunk(sequence: Sequence, length: int) -> Chunk:
+    return Chunk(
+        sequence,
+        sequence.num_computed,
+        length,
+        length == sequence.num_uncomputed,
+        len(sequence.output) + sequence.num_pending,
+    )
