@@ -1,1 +1,33 @@
-"""What a backend imports: the wire contract, the clients. Imports no torch."""
+"""What a backend imports: submit requests to workers, follow them, cancel them. Imports no torch."""
+
+from .async_client import AsyncClient, AsyncHandle
+from .client import Client, Handle
+from .errors import EventsLost, HeadraceError, QueueFull, RequestFailed, Unavailable, UnknownRequest
+from .protocol import Delta, Done, ErrorInfo, Event, FinishReason, Message, RequestError, TokenLogprobs, Usage
+from .request_state import RequestStatus
+from .result import Result, Timings
+
+__all__ = [
+    "AsyncClient",
+    "AsyncHandle",
+    "Client",
+    "Delta",
+    "Done",
+    "ErrorInfo",
+    "Event",
+    "EventsLost",
+    "FinishReason",
+    "Handle",
+    "HeadraceError",
+    "Message",
+    "QueueFull",
+    "RequestError",
+    "RequestFailed",
+    "RequestStatus",
+    "Result",
+    "Timings",
+    "TokenLogprobs",
+    "Unavailable",
+    "UnknownRequest",
+    "Usage",
+]

@@ -6,7 +6,7 @@ what it lacks; see ``headrace.clients.transcript``.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import msgpack
 
@@ -15,6 +15,9 @@ VERSION: Final = 1
 FinishReason = Literal["stop", "length", "cancelled", "expired", "error"]
 TokenLogprobs = tuple[float, list[tuple[int, float]]]
 """One token's own log-probability, and the most likely tokens with theirs."""
+
+
+_T = TypeVar("_T")
 
 
 class EventError(ValueError):
@@ -116,28 +119,46 @@ def decode_event(data: bytes) -> Event | None:
         if kind == "delta":
             logprobs = body.get("logprobs")
             return Delta(
-                seq=body["seq"],
-                pos=body["pos"],
-                epoch=body["epoch"],
-                tokens=body["tokens"],
-                text=body["text"],
+                seq=_count(body["seq"]),
+                pos=_count(body["pos"]),
+                epoch=_count(body["epoch"]),
+                tokens=[_of(int, token) for token in body["tokens"]],
+                text=_of(str, body["text"]),
                 logprobs=None if logprobs is None else [_token_logprobs(item) for item in logprobs],
             )
         if kind == "done":
             error = body.get("error")
+            if body["finish_reason"] not in get_args(FinishReason):
+                raise ValueError("finish_reason is none of this version's")
             return Done(
-                seq=body["seq"],
-                epoch=body["epoch"],
+                seq=_count(body["seq"]),
+                epoch=_count(body["epoch"]),
                 finish_reason=body["finish_reason"],
-                usage=Usage(**{name: body["usage"].get(name, 0) for name in Usage.__slots__}),
+                usage=Usage(**{name: _count(body["usage"].get(name, 0)) for name in Usage.__slots__}),
                 metadata=body.get("metadata"),
-                error=None if error is None else ErrorInfo(error["code"], error["message"]),
+                error=None if error is None else _error_info(error),
             )
-    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
-        raise EventError(f"not an event: {error}") from error
+    except (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException) as error:
+        raise EventError(f"not an event: {str(error) or type(error).__name__}") from None
     return None
 
 
 def _token_logprobs(item: Any) -> TokenLogprobs:
     own, top = item
-    return own, [(token, logprob) for token, logprob in top]
+    return float(own), [(_of(int, token), float(logprob)) for token, logprob in top]
+
+
+def _error_info(item: Any) -> ErrorInfo:
+    return ErrorInfo(_of(str, item["code"]), _of(str, item["message"]))
+
+
+def _of(kind: type[_T], value: Any) -> _T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{kind.__name__} expected, got {type(value).__name__}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if _of(int, value) < 0:
+        raise ValueError("a count is negative")
+    return value

@@ -114,10 +114,7 @@ class Request(BaseModel):
     @field_validator("metadata")
     @classmethod
     def _metadata_is_small(cls, value: Any) -> Any:
-        try:
-            size = len(cast(bytes, msgpack.packb(value)))
-        except (ValueError, TypeError, OverflowError) as error:
-            raise ValueError(f"must be plain msgpack data: {error}") from None
+        size = len(_packed(value))
         if size > MAX_METADATA_BYTES:
             raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes of msgpack, got {size}")
         return value
@@ -146,9 +143,9 @@ def encode_request(request: Request) -> bytes:
         RequestError: the request is larger than ``MAX_BYTES``, or holds what msgpack cannot carry.
     """
     try:
-        data = cast(bytes, msgpack.packb({"v": VERSION, **request.model_dump(exclude_defaults=True)}))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise RequestError("request", f"must be plain msgpack data: {error}", request.id) from error
+        data = _packed({"v": VERSION, **request.model_dump(exclude_defaults=True)})
+    except ValueError as error:
+        raise RequestError("request", str(error), request.id) from None
     if len(data) > MAX_BYTES:
         raise RequestError("request", f"must be at most {MAX_BYTES} bytes, got {len(data)}", request.id)
     return data
@@ -167,7 +164,9 @@ def decode_request(data: bytes) -> Request:
     try:
         body = msgpack.unpackb(data)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-        raise RequestError("request", f"not msgpack: {error!r:.200}", _salvage_id(data)) from None
+        # Not the error's repr: that of a UnicodeDecodeError holds the user's text.
+        problem = f"not msgpack: {str(error) or type(error).__name__:.200}"
+        raise RequestError("request", problem, _salvage_id(data)) from None
     if not isinstance(body, dict):
         raise RequestError("request", f"must be a map, got {type(body).__name__}")
     fields = cast(dict[Any, Any], body)
@@ -185,6 +184,16 @@ def _validate(fields: dict[str, Any], request_id: str | None) -> Request:
         if first["type"] not in ("missing", "value_error"):
             problem += f", got {_described(first['input'])}"
         raise RequestError(field, problem, request_id) from None
+
+
+def _packed(value: object) -> bytes:
+    """Msgpack that the other side can read back: what packs is not always what unpacks."""
+    try:
+        data = cast(bytes, msgpack.packb(value))
+        msgpack.unpackb(data)
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException, RecursionError) as error:
+        raise ValueError(f"must be plain msgpack data: {str(error) or type(error).__name__}") from None
+    return data
 
 
 def _described(value: object) -> str:

@@ -1,0 +1,119 @@
+"""Reading a request's event log from where a subscriber stands."""
+
+import logging
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from .connection import Connection
+from .errors import EventsLost, UnknownRequest
+from .protocol import Event, EventError, Keys, decode_event
+from .scripts import READ
+from .transcript import Transcript
+
+PAGE: Final = 500
+"""Log entries read at a time: some 50 KB of a running request, less of them once it has ended."""
+
+_BEGINNING: Final = b"0-0"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    state: dict[str, str]
+    entries: list[tuple[bytes, bytes]]
+    last: tuple[bytes, bytes] | None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.entries) == PAGE
+
+
+class EventLog:
+    """The log of one request, with a cursor. ``state`` is the request's state hash when it was last read."""
+
+    def __init__(self, connection: Connection, keys: Keys, request_id: str) -> None:
+        self.state: dict[str, str] = {}
+        self._connection = connection
+        self._id = request_id
+        self._keys = [keys.request(request_id), keys.events(request_id)]
+        self._cursor = _BEGINNING
+
+    async def read_new(self, transcript: Transcript) -> AsyncGenerator[Event]:
+        """What the log adds to ``transcript``.
+
+        The last entry of all is looked at each time, whatever the cursor says: a log that was rewritten may
+        have ids that lie behind the cursor. It then shows as a gap, and the log is read from its beginning.
+
+        Raises:
+            UnknownRequest: there is neither state nor log.
+            EventsLost: the request has ended, and the log cannot say how.
+            Unavailable: see ``Connection.call``.
+        """
+        reread = False
+        while True:
+            page = await self._read_page()
+            self.state = page.state
+            if not page.state and page.last is None:
+                raise UnknownRequest(self._id)
+            gap = False
+            for entry_id, event in self._events(page):
+                if gap := transcript.lacks_before(event):
+                    break
+                piece = transcript.take(event)
+                self._cursor = max(self._cursor, entry_id, key=_position)
+                if piece is not None:
+                    yield piece
+            if transcript.done:
+                return
+            if gap and not reread:
+                reread = True
+                self._cursor = _BEGINNING
+            elif page.is_full and not gap:
+                self._cursor = page.entries[-1][0]
+            elif page.state.get("status") == "finished":
+                raise UnknownRequest(self._id) if page.last is None else EventsLost(self._id)
+            else:
+                return
+
+    def _events(self, page: _Page) -> Iterator[tuple[bytes, Event]]:
+        rest = [page.last] if page.last is not None and not page.is_full else []
+        for entry_id, data in page.entries + rest:
+            event = decode_known(data, self._id)
+            if event is not None:
+                yield entry_id, event
+
+    async def _read_page(self) -> _Page:
+        state, entries, last = await self._connection.call(
+            lambda server: READ.run(server, self._keys, [self._cursor, PAGE])
+        )
+        return _Page(
+            state={name.decode(): value.decode(errors="replace") for name, value in _pairs(state)},
+            entries=[_entry(item) for item in entries],
+            last=_entry(last[0]) if last else None,
+        )
+
+
+def decode_known(data: bytes, request_id: str) -> Event | None:
+    """The event, or None for what this version does not know or cannot read: it is passed over."""
+    try:
+        return decode_event(data)
+    except EventError as error:
+        _log.warning("request %s: %s", request_id, error)
+        return None
+
+
+def _entry(item: tuple[bytes, list[bytes]]) -> tuple[bytes, bytes]:
+    entry_id, fields = item
+    return entry_id, dict(_pairs(fields)).get(b"e", b"")
+
+
+def _pairs(flat: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    items = iter(flat)
+    return zip(items, items, strict=True)
+
+
+def _position(entry_id: bytes) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition(b"-")
+    return int(milliseconds), int(sequence)

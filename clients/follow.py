@@ -1,0 +1,65 @@
+"""Following one request: its channel for speed, its log for truth."""
+
+import random
+from collections.abc import AsyncGenerator
+from time import monotonic
+from typing import Final
+
+import anyio
+
+from .channels import Channels
+from .errors import UnknownRequest
+from .event_log import EventLog, decode_known
+from .protocol import Done, Event
+from .transcript import Transcript
+
+_FIRST_SILENCE: Final = 2.0
+_LONGEST_SILENCE: Final = 15.0
+"""Seconds without a message after which the log is looked at anyway; it grows while nothing comes."""
+
+_APPEARANCE_PAUSE: Final = 0.1
+
+
+async def follow(
+    log: EventLog, channels: Channels, channel: str, transcript: Transcript, wait: float
+) -> AsyncGenerator[Event]:
+    """All that lies beyond ``transcript``, each token and character once, in order; ``Done`` is the last.
+
+    A message that fits is passed on as it comes. Everything else is answered by reading the log: the
+    confirmed subscription, a gap, a full mailbox, silence. So is ``done``: it tells how many tokens there
+    are, but not how much text, and no message that was missed may cost any.
+
+    ``wait``: seconds that an unknown request is given to appear. Raises as ``EventLog.read_new``.
+    """
+    appear_until = monotonic() + wait
+    silence = _FIRST_SILENCE
+    with channels.open(channel) as mailbox:
+        while True:
+            message = await mailbox.receive(silence * random.uniform(0.8, 1.0))  # noqa: S311  spreads load
+            event = None
+            if message is not None:
+                silence = _FIRST_SILENCE
+                event = decode_known(message, channel)
+                if event is None:
+                    continue
+                if not isinstance(event, Done) and not transcript.lacks_before(event):
+                    if piece := transcript.take(event):
+                        yield piece
+                    continue
+            else:
+                silence = min(2 * silence, _LONGEST_SILENCE)
+            unknown: UnknownRequest | None = None
+            try:
+                async for piece in log.read_new(transcript):
+                    yield piece
+            except UnknownRequest as error:
+                unknown = error
+            if event is not None and not transcript.lacks_before(event) and (piece := transcript.take(event)):
+                yield piece
+            if transcript.done:
+                return
+            if unknown is not None:
+                if monotonic() >= appear_until:
+                    raise unknown
+                await anyio.sleep(_APPEARANCE_PAUSE)
+                mailbox.mark_missed()
