@@ -13,8 +13,9 @@ VOCABULARY = 256
 
 
 def byte_tokenizer() -> Tokenizer:
-    """Ids 0 to 255, one for each byte, named as in byte-level BPE."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    """Ids 0 to 255, one for each byte, named as in byte-level BPE; the first ids are parts of characters."""
+    first = list("Ãab©Ġ!")  # the two bytes of "é" among them
+    alphabet = [*first, *sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(first))]
     tokenizer = Tokenizer(models.BPE({symbol: at for at, symbol in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -87,7 +87,7 @@ class Scheduler:
         return True
 
     def _admit_waiting(self, iteration: Iteration, budget: int) -> None:
-        promised = self._promised_blocks()
+        # Whoever runs has been given all it needs in this iteration, or there would be no budget left.
         while self.waiting and budget:
             sequence = self.waiting[0]
             if sequence in iteration.preempted:
@@ -99,29 +99,19 @@ class Scheduler:
                 self.cache.blocks_for(sequence.num_tokens)
                 - len(blocks)
                 + self.cache.num_reclaimed(blocks)
-                + promised
                 + self._headroom()
             )
             if len(self.running) >= self.max_sequences or needed > self.cache.num_free:
                 if not self._make_room(sequence, needed, iteration):
                     break
                 budget = self.max_batched_tokens - iteration.num_tokens
-                promised = self._promised_blocks()
                 continue
             del self.waiting[0]
             self._start_running(sequence, blocks)
             length = min(sequence.num_uncomputed, budget)
             self.cache.grow(sequence, sequence.num_computed + length)
-            promised += self.cache.blocks_for(sequence.num_tokens) - len(sequence.block_table)
             iteration.chunks.append(_chunk(sequence, length))
             budget -= length
-
-    def _promised_blocks(self) -> int:
-        """Blocks that admitted sequences will still take for the tokens they have now."""
-        return sum(
-            max(0, self.cache.blocks_for(sequence.num_tokens) - len(sequence.block_table))
-            for sequence in self.running
-        )
 
     def _headroom(self) -> int:
         # Without a block to spare for each running sequence, the newcomer would be preempted before it had
@@ -134,7 +124,6 @@ class Scheduler:
         if not lesser:
             return False
         gained = sum(self.cache.exclusive_blocks(other) + 1 for other in lesser)
-        gained += sum(self.cache.blocks_for(other.num_tokens) - len(other.block_table) for other in lesser)
         if needed > self.cache.num_free + gained:
             return False
         self._preempt(lesser[-1], iteration)
