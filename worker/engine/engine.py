@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .detokenizer import Detokenizer, TextStream
-from .iteration import Chunk, Iteration, Launched, Runner
+from .iteration import Iteration, Launched, Runner
 from .kv_cache import KVCache
 from .scheduler import Scheduler
 from .sequence import SampledToken, Sequence
-from .step import Delta, Finished, FinishReason, ScheduledTokens, Step
+from .step import Delta, Finished, FinishReason, Step
 
 PRIORITY_CLASSES = 3
 
@@ -113,7 +113,9 @@ class Engine:
                 limit = self.max_model_len - 1
                 raise ValueError(f"prompt: must be 1 to {limit} tokens, got {len(sequence.prompt)}")
             self.drop([sequence.id])
-            sequence.max_output = min(sequence.sampling.max_tokens, self.max_model_len - len(sequence.prompt))
+            num_prompt = len(sequence.prompt)
+            sequence.num_tokens = num_prompt + len(sequence.output)
+            sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self.max_model_len)
             self._typical_prompt += 0.1 * (len(sequence.prompt) - self._typical_prompt)
             output = self._outputs[sequence.id] = self._resume(sequence)
             self._scheduler.add(sequence)
@@ -155,9 +157,11 @@ class Engine:
         due, self._launched = self._launched, None
         if iteration.chunks:
             self._launched = iteration, self._runner.launch(iteration)
+            step.chunks = iteration.chunks
+            block_size = self._cache.block_size
             for chunk in iteration.chunks:
-                self._cache.publish(chunk.sequence)
-            step.scheduled = [_scheduled(chunk) for chunk in iteration.chunks]
+                if chunk.start % block_size + chunk.length >= block_size:
+                    self._cache.publish(chunk.sequence)
         if not self._overlap:
             due, self._launched = self._launched, None
         if due is not None:
@@ -219,13 +223,16 @@ class Engine:
         sequence.output.append(sampled.token)
         if sampled.logprob is not None:
             sequence.logprobs.append((sampled.logprob, sampled.top or []))
-        output.add_text(output.stream.push(sampled.token))
+        text = output.stream.push(sampled.token)
+        if text:
+            output.pieces.append(text)
+            output.unsent_text += text
         if output.stream.stopped:
             self._finish(output, "stop", step)
-        elif len(sequence.output) >= sequence.max_output:
+        elif sequence.num_tokens - sequence.num_pending >= sequence.max_length:
             self._finish(output, "length", step)
         else:
-            if self._overlap:
+            if self._overlap:  # the host learns only now what a full block holds
                 self._cache.publish(sequence)
             step.deltas.append(_delta(output))
 
@@ -262,25 +269,21 @@ class Engine:
 def _delta(output: _Output) -> Delta:
     """All that is unsent; it counts as sent from here on."""
     sequence = output.sequence
-    # Text alone has no event of its own: the last token goes along once more, and readers drop it.
-    seq = min(output.sent_tokens, len(sequence.output) - 1)
+    tokens = sequence.output
+    seq = output.sent_tokens
+    if seq == len(tokens):
+        # Text alone has no event of its own: the last token goes along once more, and readers drop it.
+        seq -= 1
     delta = Delta(
-        sequence_id=sequence.id,
-        epoch=sequence.epoch,
-        seq=seq,
-        pos=output.sent_characters,
-        tokens=sequence.output[seq:],
-        text=output.unsent_text,
-        logprobs=sequence.logprobs[seq:] if sequence.sampling.logprobs is not None else None,
+        sequence.id,
+        sequence.epoch,
+        seq,
+        output.sent_characters,
+        tokens[seq:],
+        output.unsent_text,
+        sequence.logprobs[seq:] if sequence.sampling.logprobs is not None else None,
     )
-    output.sent_tokens = len(sequence.output)
+    output.sent_tokens = len(tokens)
     output.sent_characters += len(output.unsent_text)
     output.unsent_text = ""
     return delta
-
-
-def _scheduled(chunk: Chunk) -> ScheduledTokens:
-    sequence = chunk.sequence
-    return ScheduledTokens(
-        sequence.id, chunk.length, chunk.start < len(sequence.prompt), len(sequence.block_table)
-    )

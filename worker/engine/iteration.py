@@ -17,6 +17,8 @@ class Chunk:
     """The chunk ends with the sequence's last token, so a token is sampled after it."""
     position: int
     """Output position of that token: how many output tokens come before it."""
+    num_blocks: int
+    """Size of the sequence's block table."""
 
 
 @dataclass(slots=True, eq=False)

@@ -52,30 +52,39 @@ class Scheduler:
             self._admit_waiting(iteration, budget)
         for chunk in iteration.chunks:
             sequence = chunk.sequence
-            sequence.num_computed = chunk.start + chunk.length
-            sequence.num_pending += chunk.samples
+            sequence.num_computed += chunk.length
+            if chunk.samples:
+                sequence.num_pending += 1
+                sequence.num_tokens += 1
         return iteration
 
     def _continue_running(self, iteration: Iteration) -> int:
         budget = self.max_batched_tokens
-        decodes: list[Sequence] = []
-        prefills: list[Sequence] = []
+        decodes: list[tuple[Sequence, int]] = []
+        prefills: list[tuple[Sequence, int]] = []
         for sequence in self.running:
-            if not sequence.is_complete:
-                (decodes if sequence.num_uncomputed == 1 else prefills).append(sequence)
+            if sequence.num_tokens < sequence.max_length:
+                uncomputed = sequence.num_tokens - sequence.num_computed
+                (decodes if uncomputed == 1 else prefills).append((sequence, uncomputed))
         # Decodes first, so that nobody's stream waits for someone's prompt.
-        for sequence in decodes + prefills:
+        chunks = iteration.chunks
+        block_size = self.cache.block_size
+        for sequence, uncomputed in decodes + prefills:
             if not budget:
                 break
             if sequence.slot < 0:  # preempted a moment ago
                 continue
-            length = min(sequence.num_uncomputed, budget)
-            if self._find_blocks(sequence, sequence.num_computed + length, iteration):
-                iteration.chunks.append(_chunk(sequence, length))
-                # What a preempted sequence had been given is spent by nobody.
-                budget = (
-                    self.max_batched_tokens - iteration.num_tokens if iteration.preempted else budget - length
-                )
+            length = min(budget, uncomputed)
+            end = sequence.num_computed + length
+            if end > len(sequence.block_table) * block_size:
+                if not self._find_blocks(sequence, end, iteration):
+                    continue
+                if iteration.preempted:
+                    # What a preempted sequence had been given is spent by nobody.
+                    budget = self.max_batched_tokens - iteration.num_tokens
+                    length = min(uncomputed, budget)
+            chunks.append(_chunk(sequence, length))
+            budget -= length
         return budget
 
     def _find_blocks(self, sequence: Sequence, num_tokens: int, iteration: Iteration) -> bool:
@@ -150,7 +159,7 @@ class Scheduler:
         self._stop_running(sequence)
         self.add(sequence)
         iteration.preempted.append(sequence)
-        iteration.chunks = [chunk for chunk in iteration.chunks if chunk.sequence is not sequence]
+        iteration.chunks[:] = [chunk for chunk in iteration.chunks if chunk.sequence is not sequence]
 
 
 def _urgency(sequence: Sequence) -> tuple[int, int]:
@@ -162,6 +171,7 @@ def _chunk(sequence: Sequence, length: int) -> Chunk:
         sequence,
         sequence.num_computed,
         length,
-        length == sequence.num_uncomputed,
-        len(sequence.output) + sequence.num_pending,
+        sequence.num_computed + length == sequence.num_tokens,
+        sequence.num_tokens - len(sequence.prompt),
+        len(sequence.block_table),
     )

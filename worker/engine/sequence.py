@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from .step import TokenLogprobs
+TokenLogprobs = tuple[float, list[tuple[int, float]]]
+"""One output token's own log-probability, and the most likely tokens with theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +84,18 @@ class Sequence:
     """Leading blocks that other sequences may find by their hash."""
     num_cached: int = 0
     """Prompt tokens found in the cache at first admission."""
-    max_output: int = 0
-    """Output tokens after which the sequence ends: ``max_tokens``, or fewer where the model ends first."""
+    num_tokens: int = 0
+    """Tokens of prompt and output, pending ones included. Kept by the engine, as is ``max_length``."""
+    max_length: int = 0
+    """Tokens at which the sequence ends: after ``max_tokens`` of output, or where the model ends."""
     slot: int = -1
     """Row of the runner's per-sequence device state; -1 while waiting."""
 
     @property
-    def num_tokens(self) -> int:
-        """Known tokens and those pending on the device."""
-        return len(self.prompt) + len(self.output) + self.num_pending
-
-    @property
     def is_complete(self) -> bool:
-        """Nothing more is to be computed once the pending token is known."""
-        return len(self.output) + self.num_pending >= self.max_output
+        """Nothing more is to be computed once the pending tokens are known."""
+        return self.num_tokens >= self.max_length
 
     @property
     def num_uncomputed(self) -> int:
-        return len(self.prompt) + len(self.output) + self.num_pending - self.num_computed
+        return self.num_tokens - self.num_computed

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .iteration import Chunk
+from .sequence import TokenLogprobs
+
 FinishReason = Literal["stop", "length", "cancelled", "expired", "error"]
-TokenLogprobs = tuple[float, list[tuple[int, float]]]
 
 
 @dataclass(slots=True)
@@ -41,21 +43,12 @@ class Finished:
 
 
 @dataclass(slots=True)
-class ScheduledTokens:
-    """How many tokens of one sequence an iteration computed, and the size of its block table then."""
-
-    sequence_id: str
-    tokens: int
-    prefill: bool
-    blocks: int
-
-
-@dataclass(slots=True)
 class Step:
     """The outcome of one iteration, and of cancellations since the step before."""
 
     number: int = 0
     deltas: list[Delta] = field(default_factory=list[Delta])
     finished: list[Finished] = field(default_factory=list[Finished])
-    scheduled: list[ScheduledTokens] = field(default_factory=list[ScheduledTokens])
+    chunks: list[Chunk] = field(default_factory=list[Chunk])
+    """What was scheduled, decodes first."""
     preempted: list[str] = field(default_factory=list[str])

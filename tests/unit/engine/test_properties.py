@@ -110,8 +110,8 @@ def test_everybody_is_served_whatever_comes(
         engine.check()
         step = engine.step()
         engine.check()
-        assert sum(item.tokens for item in step.scheduled) <= budget
-        assert len({item.sequence_id for item in step.scheduled}) == len(step.scheduled) <= max_sequences
+        assert sum(chunk.length for chunk in step.chunks) <= budget
+        assert len({chunk.sequence.id for chunk in step.chunks}) == len(step.chunks) <= max_sequences
         for name, reader in readers.items():
             reader.read(step, name)
         time += 1
@@ -127,7 +127,7 @@ def test_everybody_is_served_whatever_comes(
             assert reader.tokens == expected[name][: len(reader.tokens)]
         else:
             assert reader.tokens == expected[name]
-            stopped = len(reader.tokens) < job.sequence.max_output
+            stopped = len(reader.tokens) < job.sequence.max_length - len(job.sequence.prompt)
             assert reader.finished.reason == ("stop" if stopped else "length")
 
 

@@ -26,7 +26,7 @@ def sequence(
 
 
 def names(engine: Engine) -> list[str]:
-    return [item.sequence_id for item in engine.step().scheduled]
+    return [chunk.sequence.id for chunk in engine.step().chunks]
 
 
 def test_a_prompt_is_admitted_only_if_all_of_it_fits():
@@ -58,7 +58,7 @@ def test_a_waiting_high_priority_request_preempts_running_low_ones_but_not_its_e
     step = engine.step()
     engine.check()
     assert step.preempted == ["l"]
-    assert {item.sequence_id for item in step.scheduled} == {"n", "h"}
+    assert {chunk.sequence.id for chunk in step.chunks} == {"n", "h"}
     assert engine.status.waiting == 2
 
 
@@ -69,7 +69,7 @@ def test_a_low_one_is_not_preempted_when_that_would_not_be_enough():
     engine.add([sequence("h", 24, priority=1, arrival=2)])
     step = engine.step()
     assert step.preempted == []
-    assert {item.sequence_id for item in step.scheduled} == {"n", "l"}
+    assert {chunk.sequence.id for chunk in step.chunks} == {"n", "l"}
 
 
 def test_no_room_while_somebody_as_urgent_waits():

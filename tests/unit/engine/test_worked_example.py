@@ -19,7 +19,7 @@ def make_engine(runner: FakeRunner, **changes: int | bool) -> Engine:
 
 
 def scheduled(step: Step) -> str:
-    return ", ".join(f"{item.sequence_id} {item.tokens}" for item in step.scheduled)
+    return ", ".join(f"{chunk.sequence.id} {chunk.length}" for chunk in step.chunks)
 
 
 def sequence(name: str, prompt: list[int], max_tokens: int, arrival: int) -> Sequence:
