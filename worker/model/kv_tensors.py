@@ -1,0 +1,103 @@
+"""The tensors behind the paged KV cache: how large a block is, how many fit, and their allocation."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayer:
+    """What one attention layer keeps of each token: K and V of ``num_heads`` x ``head_dim`` each."""
+
+    num_heads: int
+    head_dim: int
+
+    @property
+    def values_per_token(self) -> int:
+        return 2 * self.num_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class KVTensors:
+    """K and V of each layer, [num_blocks, num_heads, block_size, head_dim]."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+    @property
+    def num_blocks(self) -> int:
+        return self.keys[0].shape[0]
+
+    @property
+    def block_size(self) -> int:
+        return self.keys[0].shape[2]
+
+
+def block_bytes(layers: Sequence[KVLayer], block_size: int, dtype: torch.dtype) -> int:
+    """Bytes that one block takes over all layers."""
+    return block_size * dtype.itemsize * sum(layer.values_per_token for layer in layers)
+
+
+def blocks_for(memory: int, layers: Sequence[KVLayer], block_size: int, dtype: torch.dtype) -> int:
+    """Blocks that fit into ``memory`` bytes.
+
+    Raises:
+        ValueError: not even one does.
+    """
+    size = block_bytes(layers, block_size, dtype)
+    if memory < size:
+        raise ValueError(f"kv_cache_memory: must be at least {size} bytes, one block, got {memory}")
+    return memory // size
+
+
+def allocate(
+    layers: Sequence[KVLayer], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> KVTensors:
+    """All blocks, zeroed: on the CPU, pages are taken from the system as they are first written."""
+
+    def tensors() -> list[Tensor]:
+        return [
+            torch.zeros(num_blocks, layer.num_heads, block_size, layer.head_dim, dtype=dtype, device=device)
+            for layer in layers
+        ]
+
+    return KVTensors(tensors(), tensors())
+
+
+def default_memory(
+    layers: Sequence[KVLayer],
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    max_sequences: int,
+    max_model_len: int,
+) -> int:
+    """Bytes for the cache where the user names none: a share of what is free now, no more than can be used.
+
+    Half of the free memory of a CPU, which others use too; 85 % of a device's, which leaves room for the
+    activations of a forward pass.
+    """
+    useful = max_sequences * -(-max_model_len // block_size) * block_bytes(layers, block_size, dtype)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return min(int(free * 0.85), useful)
+    return min(available_ram() // 2, useful)
+
+
+def available_ram() -> int:
+    """Bytes a process could take without swapping: the kernel's estimate, within the container's limit."""
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+    group = Path("/sys/fs/cgroup")
+    limit, used = group / "memory.max", group / "memory.current"
+    if limit.exists() and (bound := limit.read_text().strip()) != "max":
+        available = min(available, max(0, int(bound) - int(used.read_text())))
+    return available

@@ -1,0 +1,122 @@
+"""Runs the engine's iterations: a flat batch through the model, and one sampled token per finished chunk."""
+
+import torch
+from torch import Tensor
+
+from ...kernels import AttentionBatch, Implementation, Sampled
+from ..engine.iteration import Iteration
+from ..engine.sequence import SampledToken, SamplingParams
+from .attention import PagedAttention, connect
+from .flat_batch import FlatBatchBuilder
+from .kv_tensors import allocate
+from .loader import LoadedModel
+from .sampler import Sampler
+from .transfer import Download, upload
+
+
+class ModelRunner:
+    """A loaded model over its own paged KV cache; implements the engine's ``Runner``.
+
+    Everything is called from one thread. Iterations run in the order they are launched, so that one may use
+    tokens sampled by the one before while those are still on the device only: ``launch`` waits for nothing
+    on a GPU.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_sequences: int,
+        max_model_len: int,
+        implementation: Implementation | None = None,
+    ) -> None:
+        info = loaded.info
+        self._model = loaded.model
+        self._device = info.device
+        self._builder = FlatBatchBuilder(
+            block_size=block_size, max_sequences=max_sequences, max_model_len=max_model_len
+        )
+        kv = allocate(info.kv_layers, num_blocks, block_size, info.dtype, info.device)
+        self._attention = PagedAttention(kv, implementation)
+        self._sampler = Sampler(info.device, implementation)
+        self._last_tokens = torch.zeros(max_sequences, dtype=torch.int64, device=info.device)
+        connect(self._model, self._attention)
+
+    @torch.inference_mode()
+    def launch(self, iteration: Iteration) -> "LaunchedIteration":
+        """Start computing ``iteration``, which has at least one chunk."""
+        batch = self._builder.build(iteration)
+        tokens, positions, slot_mapping, rows, slots, output_positions, pending_rows, pending_slots = upload(
+            [
+                batch.tokens,
+                batch.positions,
+                batch.slot_mapping,
+                batch.rows,
+                batch.slots,
+                batch.output_positions,
+                batch.pending_rows,
+                batch.pending_slots,
+            ],
+            self._device,
+        )
+        query_start, lengths, block_table = upload(
+            [batch.query_start, batch.lengths, batch.block_table], self._device
+        )
+        self._attention.begin(
+            AttentionBatch(query_start, lengths, block_table, batch.max_query, batch.max_length), slot_mapping
+        )
+        if batch.pending_rows.size:
+            tokens.index_copy_(0, pending_rows, self._last_tokens.index_select(0, pending_slots))
+        logits = self._forward(tokens, positions, rows)
+        sampling = [chunk for chunk in iteration.chunks if chunk.samples]
+        if not sampling:
+            return LaunchedIteration(None, [])
+        last_tokens = self._last_tokens.index_select(0, slots)
+        sampled = self._sampler.sample(logits, sampling, output_positions, last_tokens)
+        self._last_tokens.index_copy_(0, slots, sampled.tokens)
+        return LaunchedIteration(sampled, [chunk.sequence.sampling for chunk in sampling])
+
+    def _forward(self, tokens: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        """Logits [R, vocabulary] of ``rows`` [R] of a flat batch's tokens and positions [T]."""
+        every_row = rows.shape == tokens.shape
+        output = self._model(
+            input_ids=tokens.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=0 if every_row else rows,
+        )
+        return output.logits[0]
+
+
+class LaunchedIteration:
+    """An iteration under way; implements the engine's ``Launched``."""
+
+    def __init__(self, sampled: Sampled | None, params: list[SamplingParams]) -> None:
+        self._params = params
+        self._download = None if sampled is None else Download(sampled)
+
+    def collect(self) -> list[SampledToken]:
+        if self._download is None:
+            return []
+        sampled = self._download.wait()
+        tokens: list[int] = sampled.tokens.tolist()
+        if sampled.logprobs is None:
+            return [SampledToken(token) for token in tokens]
+        logprobs: list[float] = sampled.logprobs.tolist()
+        likeliest = _likeliest(sampled)
+        return [
+            SampledToken(token)
+            if params.logprobs is None
+            else SampledToken(token, logprob, top[: params.logprobs])
+            for params, token, logprob, top in zip(self._params, tokens, logprobs, likeliest, strict=True)
+        ]
+
+
+def _likeliest(sampled: Sampled) -> list[list[tuple[int, float]]]:
+    """Tokens and log-probabilities of each row's likeliest tokens, as many as there are."""
+    if sampled.top_tokens is None or sampled.top_logprobs is None:
+        return [[] for _ in sampled.tokens]
+    rows = zip(sampled.top_tokens.tolist(), sampled.top_logprobs.tolist(), strict=True)
+    return [list(zip(tokens, logprobs, strict=True)) for tokens, logprobs in rows]

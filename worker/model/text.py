@@ -1,0 +1,77 @@
+"""A request's text to token ids. Callable from several threads, none of them the engine's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from .errors import InvalidInputError
+
+
+class TextEncoder:
+    """Encodes what requests bring, and refuses what the model cannot take.
+
+    Each method returns 1 to ``max_tokens`` token ids and raises InvalidInputError naming field and limit.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, *, model: str, vocab_size: int, max_tokens: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._model = model
+        self._vocab_size = vocab_size
+        self._max_tokens = max_tokens
+        # The wrapper around it sets truncation anew on each call, which threads must not do to one another.
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        # Beyond this, no text fits: the answer to megabytes of prompt need not wait for their encoding.
+        longest = max(len(token) for token in self._backend.get_vocab())
+        self._max_characters = max_tokens * longest
+
+    def prompt(self, text: str) -> list[int]:
+        """Encode a prompt as the tokenizer does by default, with BOS where the model has one."""
+        return self._encode("prompt", text, add_special_tokens=True)
+
+    def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Encode a conversation by the model's chat template, up to where the assistant's turn begins."""
+        if self._tokenizer.chat_template is None:
+            raise InvalidInputError("messages", f"model {self._model} has no chat template; send a prompt")
+        if not messages:
+            raise InvalidInputError("messages", "must be at least 1, got 0")
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template is the model's own program and may raise anything
+            raise InvalidInputError("messages", f"refused by the model's chat template: {error}") from error
+        if not isinstance(text, str):
+            raise InvalidInputError("messages", "the model's chat template made no text of them")
+        return self._encode("messages", text, add_special_tokens=False)
+
+    def tokens(self, tokens: Sequence[int]) -> list[int]:
+        """Check token ids that were encoded elsewhere."""
+        self._check_length("tokens", len(tokens))
+        for index, token in enumerate(tokens):
+            if not 0 <= token < self._vocab_size:
+                limit = f"must be from 0 and below {self._vocab_size}, got {token}"
+                raise InvalidInputError(f"tokens.{index}", limit)
+        return list(tokens)
+
+    def _encode(self, field: str, text: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) > self._max_characters:
+            limit = f"{self._max_characters} characters, the most that {self._max_tokens} tokens could hold"
+            raise InvalidInputError(field, f"must be at most {limit}, got {len(text)}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInputError(
+                field, f"must be valid Unicode, got a lone surrogate at {error.start}"
+            ) from None
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        self._check_length(field, len(ids))
+        return ids
+
+    def _check_length(self, field: str, length: int) -> None:
+        if not 1 <= length <= self._max_tokens:
+            raise InvalidInputError(field, f"must be 1 to {self._max_tokens} tokens, got {length}")
