@@ -1,0 +1,133 @@
+"""Every setting of a worker: its meaning, unit and default, from a flag or a ``HEADRACE_*`` variable."""
+
+import re
+import socket
+import uuid
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\Z", re.IGNORECASE)
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a setting is for, and the heading it stands under in ``--help``."""
+
+    help: str
+    group: str
+    minimum: float | None = None
+
+
+MODEL = "Model"
+QUEUE = "Queue"
+BATCH = "Batch and cache"
+DELIVERY = "Delivery"
+OPERATION = "Operation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """One worker's settings. A flag is its field's name with dashes, a variable its name in capitals."""
+
+    model: Annotated[str, Setting("Folder or Hugging Face id of a transformers decoder model.", MODEL)]
+    served_name: Annotated[
+        str | None, Setting("Name that requests ask for. Without it, the model's own name.", MODEL)
+    ] = None
+    device: Annotated[str, Setting("auto, cpu, cuda, or cuda:N. auto is cuda where there is one.", MODEL)] = (
+        "auto"
+    )
+    dtype: Annotated[
+        Dtype,
+        Setting("Of weights and KV cache. auto is what the model has on a GPU, the faster on a CPU.", MODEL),
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool, Setting("Run Python code that the model's folder brings along.", MODEL)
+    ] = False
+
+    redis: Annotated[str, Setting("URL of the Redis or Valkey server.", QUEUE)] = "redis://localhost:6379/0"
+    namespace: Annotated[str, Setting("Prefix of every key and channel.", QUEUE)] = "headrace"
+    name: Annotated[
+        str | None, Setting("This worker's name, unique among the model's workers. Made up if absent.", QUEUE)
+    ] = None
+
+    kv_cache_memory: Annotated[
+        str | None,
+        Setting(
+            "Memory for the KV cache, such as 512MiB or 8GiB. Without it, what fits and can be used.", BATCH
+        ),
+    ] = None
+    block_size: Annotated[int, Setting("Tokens in one block of the KV cache.", BATCH, 1)] = 16
+    max_batched_tokens: Annotated[int, Setting("Most tokens computed in one iteration.", BATCH, 1)] = 1024
+    max_sequences: Annotated[int, Setting("Most sequences in the batch.", BATCH, 1)] = 64
+    max_model_len: Annotated[
+        int | None,
+        Setting(
+            "Most tokens of prompt and output together. Without it, what the model and the cache allow.",
+            BATCH,
+            2,
+        ),
+    ] = None
+    prefix_caching: Annotated[bool, Setting("Share cache blocks between equal prefixes.", BATCH)] = True
+
+    lease: Annotated[
+        float,
+        Setting("Seconds without a heartbeat after which others take a worker's requests.", DELIVERY, 0.1),
+    ] = 15.0
+    max_attempts: Annotated[
+        int, Setting("Claims after which a request is given up as one that kills workers.", DELIVERY, 1)
+    ] = 5
+    result_ttl: Annotated[float, Setting("Seconds that a finished request can be read.", DELIVERY, 1)] = (
+        3600.0
+    )
+    grace: Annotated[
+        float,
+        Setting(
+            "Seconds to finish running requests when told to stop; the rest is handed back.", DELIVERY, 0
+        ),
+    ] = 30.0
+
+    metrics_port: Annotated[
+        int | None, Setting("Port for Prometheus metrics. Without it, none are served.", OPERATION, 0)
+    ] = None
+    metrics_host: Annotated[str, Setting("Address that the metrics port listens on.", OPERATION)] = (
+        "127.0.0.1"
+    )
+    log_format: Annotated[LogFormat, Setting("Lines for people, or one JSON object a line.", OPERATION)] = (
+        "text"
+    )
+    log_level: Annotated[LogLevel, Setting("Least severe level that is logged.", OPERATION)] = "info"
+
+    def __post_init__(self) -> None:
+        for name, setting in settings_of(type(self)).items():
+            value = getattr(self, name)
+            if setting.minimum is not None and value is not None and value < setting.minimum:
+                raise ValueError(f"{name}: must be at least {setting.minimum:g}, got {value}")
+        if self.kv_cache_memory is not None:
+            parse_size("kv_cache_memory", self.kv_cache_memory)
+
+
+def settings_of(config: type) -> dict[str, Setting]:
+    """Each field's Setting, in the order of declaration."""
+    return {name: annotation.__metadata__[0] for name, annotation in config.__annotations__.items()}
+
+
+def parse_size(field: str, text: str) -> int:
+    """Bytes in a size such as ``512MiB``; units are powers of 1024.
+
+    Raises:
+        ValueError
+    """
+    match = _SIZE.match(text.strip())
+    if not match or not (size := int(float(match[1]) * _SIZES[match[2].lower()])):
+        raise ValueError(f"{field}: must be a size such as 512MiB or 8GiB, got {text!r}")
+    return size
+
+
+def make_worker_name() -> str:
+    """Host and a random part: a restarted worker is another worker, with leases of its own."""
+    return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"

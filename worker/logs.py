@@ -1,0 +1,60 @@
+"""Log lines: for people, or one JSON object each. Never a prompt, never a password."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from urllib.parse import urlsplit, urlunsplit
+
+from .config import LogFormat, LogLevel
+
+_PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class TextFormatter(logging.Formatter):
+    """``16:20:01.123 INFO  broker  message``, in local time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        line = f"{time} {record.levelname:<7} {_room(record.name):<9} {record.getMessage()}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """Time (RFC 3339, UTC), level, logger, message, and whatever ``extra`` the record has."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        body: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        body |= {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+        if record.exc_info:
+            body["exception"] = self.formatException(record.exc_info)
+        return json.dumps(body, default=str, ensure_ascii=False)
+
+
+def configure(log_format: LogFormat, level: LogLevel) -> None:
+    """Send Headrace's log lines to standard error in ``log_format``; other libraries' from warning up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("headrace").setLevel(level.upper())
+
+
+def without_password(url: str) -> str:
+    """A Redis URL that may be shown."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+
+
+def _room(logger: str) -> str:
+    # headrace.worker.broker.intake -> broker
+    return logger.removeprefix("headrace.").removeprefix("worker.").partition(".")[0]

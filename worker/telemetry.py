@@ -1,0 +1,166 @@
+"""Metrics: what the serve loop observes, and what engine and broker count, for Prometheus to scrape."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .broker.counters import Counters
+from .engine.engine import EngineStatus
+from .engine.sequence import Sequence
+from .engine.step import Step
+
+_LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_WINDOW = 5.0
+"""Seconds over which tokens per second are counted."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """When one request came and when it last said something."""
+
+    enqueued: float
+    last_token: float | None = None
+
+
+class Telemetry:
+    """Observes one worker. Times are of the monotonic clock, in seconds."""
+
+    def __init__(
+        self, model: str, status: Callable[[], EngineStatus], counters: Counters, version: str
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.tokens_per_second = 0.0
+        self._streams: dict[str, _Stream] = {}
+        self._window_start = time.monotonic()
+        self._window_tokens = 0
+
+        def histogram(name: str, description: str) -> Histogram:
+            return Histogram(
+                f"headrace_{name}_seconds", description, registry=self.registry, buckets=_LATENCIES
+            )
+
+        self._queue_wait = histogram("queue_wait", "From enqueueing to the claim by a worker.")
+        self._first_token = histogram("time_to_first_token", "From enqueueing to the first token.")
+        self._inter_token = histogram("inter_token_latency", "Between tokens of one request.")
+        self._step = histogram("step", "One iteration: scheduling, forward pass, sampling.")
+        self._tokens = Counter("headrace_tokens", "Tokens computed.", ["kind"], registry=self.registry)
+        self._prompt_tokens = self._tokens.labels("prefill")
+        self._output_tokens = self._tokens.labels("output")
+        self._preemptions = Counter(
+            "headrace_preemptions", "Sequences whose blocks were taken back.", registry=self.registry
+        )
+        self.registry.register(_Reader(model, version, status, counters))
+
+    def serve(self, host: str, port: int) -> int:
+        """Serve ``/metrics`` from a thread; returns the port, which the system chooses if ``port`` is 0."""
+        server, _ = start_http_server(port, addr=host, registry=self.registry)
+        return server.server_port
+
+    def joined(self, sequence: Sequence, waited_ms: int) -> None:
+        """A request was claimed, ``waited_ms`` after it was enqueued."""
+        waited = waited_ms / 1000
+        self._queue_wait.observe(waited)
+        self._streams[sequence.id] = _Stream(time.monotonic() - waited)
+
+    def dropped(self, sequence_id: str) -> None:
+        """A request left without an end that this worker would report."""
+        self._streams.pop(sequence_id, None)
+
+    def stepped(self, step: Step, seconds: float) -> None:
+        """One engine step has ended."""
+        now = time.monotonic()
+        if step.chunks:
+            self._step.observe(seconds)
+        prefill = sum(chunk.length for chunk in step.chunks if chunk.position == 0)
+        output = 0
+        for delta in step.deltas:
+            output += len(delta.tokens)
+            stream = self._streams.get(delta.sequence_id)
+            if stream is None:
+                continue
+            if stream.last_token is None:
+                self._first_token.observe(now - stream.enqueued)
+            else:
+                self._inter_token.observe(now - stream.last_token)
+            stream.last_token = now
+        for finished in step.finished:
+            self._streams.pop(finished.sequence_id, None)
+        if prefill:
+            self._prompt_tokens.inc(prefill)
+        if output:
+            self._output_tokens.inc(output)
+        if step.preempted:
+            self._preemptions.inc(len(step.preempted))
+        self._window_tokens += output
+        self._roll(now)
+
+    def idle(self) -> None:
+        """Nothing is running; the rate falls to zero."""
+        self._roll(time.monotonic())
+
+    def _roll(self, now: float) -> None:
+        elapsed = now - self._window_start
+        if elapsed >= _WINDOW:
+            self.tokens_per_second = self._window_tokens / elapsed
+            self._window_start, self._window_tokens = now, 0
+
+
+class _Reader(Collector):
+    """Reads gauges and totals that others keep, at the time of a scrape."""
+
+    def __init__(
+        self, model: str, version: str, status: Callable[[], EngineStatus], counters: Counters
+    ) -> None:
+        self._labels = {"model": model, "version": version}
+        self._status = status
+        self._counters = counters
+
+    def collect(self) -> Iterator[Metric]:
+        status, counters = self._status(), self._counters
+        info = GaugeMetricFamily(
+            "headrace_worker_info", "What this worker serves.", labels=list(self._labels)
+        )
+        info.add_metric(list(self._labels.values()), 1)
+        yield info
+        yield GaugeMetricFamily("headrace_running", "Sequences in the batch.", status.running)
+        yield GaugeMetricFamily("headrace_waiting", "Sequences that wait for admission.", status.waiting)
+        blocks = GaugeMetricFamily("headrace_kv_blocks", "Blocks of the KV cache.", labels=["state"])
+        blocks.add_metric(["free"], status.blocks_free)
+        blocks.add_metric(["used"], status.blocks_total - status.blocks_free)
+        yield blocks
+        prefix = CounterMetricFamily(
+            "headrace_prefix_tokens", "Tokens looked up in the prefix cache.", labels=["result"]
+        )
+        prefix.add_metric(["hit"], status.prefix_hit_tokens)
+        prefix.add_metric(["miss"], status.prefix_queried_tokens - status.prefix_hit_tokens)
+        yield prefix
+        yield GaugeMetricFamily(
+            "headrace_outbox_bytes", "Output that Redis has not confirmed.", counters.outbox_bytes
+        )
+        totals = {
+            "redis_round_trips": ("Round trips to Redis.", counters.round_trips),
+            "requests_taken": ("Entries taken from the queue.", counters.taken),
+            "requests_redelivered": ("Entries taken over from other workers.", counters.redelivered),
+            "requests_resumed": ("Claims that went on after earlier output.", counters.resumed),
+            "requests_invalid": ("Requests refused as invalid.", counters.invalid),
+            "dead_letters": ("Requests given up on.", counters.dead_letters),
+            "lost_claims": ("Requests that went to another worker.", counters.lost_claims),
+            "logged_bytes": ("Bytes of events logged.", counters.bytes_logged),
+            "relogged": ("Logs that Redis had lost the end of.", counters.relogged),
+        }
+        for name, (description, value) in totals.items():
+            yield CounterMetricFamily(f"headrace_{name}", description, value)
+        finished = CounterMetricFamily(
+            "headrace_requests_finished", "Requests that ended here.", labels=["reason"]
+        )
+        for reason, count in sorted(counters.finished.items()):
+            finished.add_metric([reason], count)
+        yield finished
+        retries = CounterMetricFamily("headrace_redis_retries", "Redis calls repeated.", labels=["kind"])
+        for kind, count in sorted(counters.retries.items()):
+            retries.add_metric([kind], count)
+        yield retries
