@@ -1,0 +1,109 @@
+"""Random paged batches, and dense float64 attention to compare with."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.kernels import AttentionBatch
+
+
+@dataclass(slots=True)
+class Case:
+    """A batch over a cache whose unused positions are NaN."""
+
+    query: Tensor
+    key_cache: Tensor
+    value_cache: Tensor
+    batch: AttentionBatch
+    keys: list[Tensor]
+    """Each sequence's own keys [length, kv_heads, head_dim], as stored."""
+    values: list[Tensor]
+
+
+def make_case(
+    sequences: list[tuple[int, int]],
+    *,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 64,
+    block_size: int = 16,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+    poison: float = float("nan"),
+) -> Case:
+    """Sequences are (queries, length); blocks are dealt out in random order, leaving some unused."""
+    cache_dtype = cache_dtype or dtype
+    needed = [-(-length // block_size) for _, length in sequences]
+    spare = torch.randperm(sum(needed) + 3).tolist()
+    shape = (sum(needed) + 3, kv_heads, block_size, head_dim)
+    caches = [torch.full(shape, poison).to(cache_dtype) for _ in range(2)]
+    table = torch.full((len(sequences), max(needed, default=0) + 2), 1 << 30, dtype=torch.int32)
+    stored: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for index, (_, length) in enumerate(sequences):
+        blocks = [spare.pop() for _ in range(needed[index])]
+        table[index, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        for cache, own in zip(caches, stored, strict=True):
+            rows = torch.randn(length, kv_heads, head_dim).to(cache_dtype)
+            own.append(rows)
+            for position in range(length):
+                # float8 can be assigned row by row, but not indexed.
+                cache[blocks[position // block_size], :, position % block_size] = rows[position]
+    counts = torch.tensor([0] + [queries for queries, _ in sequences])
+    batch = AttentionBatch(
+        query_start=counts.cumsum(0).int(),
+        lengths=torch.tensor([length for _, length in sequences], dtype=torch.int32),
+        block_table=table,
+        max_query=max(queries for queries, _ in sequences),
+        max_length=max(length for _, length in sequences),
+    )
+    query = torch.randn(int(counts.sum()), heads, head_dim).to(dtype)
+    return Case(query, caches[0], caches[1], batch, stored[0], stored[1])
+
+
+def dense_attention(
+    case: Case,
+    *,
+    scale: float,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    key_scale: Tensor | None = None,
+    value_scale: Tensor | None = None,
+) -> Tensor:
+    """What paged attention must give, straight from its definition, in float64: [T, heads, head_dim]."""
+    starts = case.batch.query_start.tolist()
+    heads = case.query.shape[1]
+    result = torch.zeros(case.query.shape, dtype=torch.float64)
+    for index, (keys, values) in enumerate(zip(case.keys, case.values, strict=True)):
+        length, kv_heads, _ = keys.shape
+        group = heads // kv_heads
+        own = []
+        for stored, factor in ((keys, key_scale), (values, value_scale)):
+            wide = stored.double()
+            if factor is not None:
+                wide = wide * factor.double()[:, None]
+            own.append(wide.repeat_interleave(group, dim=1))
+        query = case.query[starts[index] : starts[index + 1]].double()
+        if not length:
+            continue
+        scores = torch.einsum("qhd,khd->hqk", query, own[0]) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        at = torch.arange(length - query.shape[0], length)[:, None]
+        seen = torch.arange(length) <= at
+        if sliding_window is not None:
+            seen &= torch.arange(length) > at - sliding_window
+        scores = scores.masked_fill(~seen, -torch.inf)
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, query.shape[0], 1)], -1)
+        weights = scores.softmax(-1)[..., :length]
+        result[starts[index] : starts[index + 1]] = torch.einsum("hqk,khd->qhd", weights, own[1])
+    return result
+
+
+def relative_error(result: Tensor, expected: Tensor) -> float:
+    """Largest difference over largest expected magnitude; infinite for anything that is not a number."""
+    if not result.isfinite().all():
+        return float("inf")
+    return ((result.double() - expected.double()).abs().max() / expected.double().abs().max()).item()
