@@ -13,9 +13,9 @@ from .event_log import EventLog, decode_known
 from .protocol import Done, Event
 from .transcript import Transcript
 
-_FIRST_SILENCE: Final = 2.0
+_FIRST_SILENCE: Final = 1.0
 _LONGEST_SILENCE: Final = 15.0
-"""Seconds without a message after which the log is looked at anyway; it grows while nothing comes."""
+"""Seconds without a message after which the log is looked at anyway; doubled while nothing comes."""
 
 _APPEARANCE_PAUSE: Final = 0.1
 
@@ -38,19 +38,19 @@ async def follow(
             message = await mailbox.receive(silence * random.uniform(0.8, 1.0))  # noqa: S311  spreads load
             event = None
             if message is not None:
-                silence = _FIRST_SILENCE
                 event = decode_known(message, channel)
                 if event is None:
                     continue
                 if not isinstance(event, Done) and not transcript.lacks_before(event):
                     if piece := transcript.take(event):
+                        silence = _FIRST_SILENCE
                         yield piece
                     continue
-            else:
-                silence = min(2 * silence, _LONGEST_SILENCE)
+            silence = min(2 * silence, _LONGEST_SILENCE)
             unknown: UnknownRequest | None = None
             try:
                 async for piece in log.read_new(transcript):
+                    silence = _FIRST_SILENCE
                     yield piece
             except UnknownRequest as error:
                 unknown = error

@@ -15,7 +15,7 @@ from .scripts import CANCEL
 
 @dataclass(frozen=True, slots=True)
 class RequestStatus:
-    """Where a request stands. ``attempts`` counts its claims: more than one after a worker was lost."""
+    """Where a request stands. ``attempts`` above one: its worker was lost, and another went on."""
 
     id: str
     status: Literal["queued", "running", "finished"]
@@ -73,7 +73,7 @@ def _status_of(request_id: str, state: Mapping[str, str]) -> RequestStatus:
     return RequestStatus(
         id=request_id,
         status=cast(Literal["queued", "running", "finished"], state["status"]),
-        attempts=int(state.get("epoch") or 0),
+        attempts=int(state.get("attempts") or 0),
         worker=state.get("worker") or None,
         cancelled=bool(state.get("cancel")),
         finish_reason=cast(FinishReason | None, state.get("finish_reason") or None),

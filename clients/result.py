@@ -14,14 +14,20 @@ class Timings:
 
     created: int | None = None
     """Submitted."""
-    started: int | None = None
-    """Claimed by the worker that served it, or served it last."""
+    claimed: int | None = None
+    """First taken by a worker."""
+    first_token: int | None = None
     finished: int | None = None
 
     @property
     def waited(self) -> float | None:
         """Seconds in the queue."""
-        return _seconds(self.created, self.started)
+        return _seconds(self.created, self.claimed)
+
+    @property
+    def to_first_token(self) -> float | None:
+        """Seconds from submission to the first token."""
+        return _seconds(self.created, self.first_token)
 
     @property
     def took(self) -> float | None:
@@ -84,7 +90,8 @@ def timings_of(state: Mapping[str, str]) -> Timings:
     """The timings in a request's state hash."""
     return Timings(
         created=_milliseconds(state.get("created")),
-        started=_milliseconds(state.get("started")),
+        claimed=_milliseconds(state.get("claimed")),
+        first_token=_milliseconds(state.get("first_token")),
         finished=_milliseconds(state.get("finished")),
     )
 
