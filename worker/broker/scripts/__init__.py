@@ -1,1 +1,38 @@
-"""Lua scripts that workers run."""
+"""Lua scripts, each one atomic step of the delivery protocol; its header says what it takes and returns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.resources import files
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script's source, and the digest by which a server that has loaded it is asked to run it."""
+
+    text: str
+    digest: str
+
+    @classmethod
+    def read(cls, name: str) -> "Script":
+        text = files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+        return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    def call(
+        self, keys: Sequence[str], arguments: Sequence[bytes | str | float]
+    ) -> tuple[bytes | str | float, ...]:
+        return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
+
+
+TAKE: Final = Script.read("take")
+SWEEP: Final = Script.read("sweep")
+PRUNE: Final = Script.read("prune")
+CLAIM: Final = Script.read("claim")
+EMIT: Final = Script.read("emit")
+FINISH: Final = Script.read("finish")
+SETTLE: Final = Script.read("settle")
+HEARTBEAT: Final = Script.read("heartbeat")
+RELEASE: Final = Script.read("release")
+
+SCRIPTS: Final = (TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, HEARTBEAT, RELEASE)

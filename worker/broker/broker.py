@@ -1,0 +1,156 @@
+"""The broker of one worker: everything between Redis and the serve loop."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+
+from ...clients.protocol import FinishReason
+from .claiming import Claimer
+from .clock import Clock
+from .connection import Connection
+from .control import Control
+from .counters import Counters
+from .drain import hand_back
+from .entries import Claim, Held, Holdings
+from .intake import Intake
+from .lease import Leases, Record
+from .orphans import Orphans
+from .outbox import Outbox
+from .results import Unrun
+from .settings import BrokerSettings, consumer_name
+
+
+class Broker:
+    """Wires the parts together; the serve loop talks to ``intake``, ``control`` and ``outbox``.
+
+    Create it with ``open_broker``. ``record`` gives the fields of the worker's record in Redis, and
+    ``progressing`` says whether the engine is alive; see ``Leases``.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        connection: Connection,
+        *,
+        record: Callable[[], Record],
+        progressing: Callable[[], bool],
+    ) -> None:
+        self.settings = settings
+        self.counters: Counters = connection.counters
+        self.clock = Clock()
+        self.consumer = consumer_name(settings.name)
+        self._connection = connection
+        self._holdings = Holdings()
+        lock = anyio.Lock()
+        self.outbox = Outbox(
+            settings, connection, self._holdings, on_lost=self._lost, on_cancel=self._cancelled
+        )
+        self.control = Control(
+            settings,
+            connection,
+            self._holdings,
+            self.clock,
+            on_gap=self.outbox.ask,
+            on_released=self._released,
+        )
+        claimer = Claimer(
+            settings, connection, self._holdings, self.outbox, self.control, self.clock, self.consumer
+        )
+        orphans = Orphans(settings, connection, self._holdings, self.consumer)
+        self._leases = Leases(
+            settings,
+            connection,
+            self._holdings,
+            self.clock,
+            self.consumer,
+            lock=lock,
+            record=record,
+            progressing=progressing,
+            on_lost=self._taken_away,
+            on_renewed=self._renewed,
+        )
+        self.intake = Intake(
+            settings,
+            connection,
+            self._holdings,
+            claimer,
+            orphans,
+            self.consumer,
+            lock=lock,
+            on_gap=self._leases.renew_now,
+        )
+
+    @property
+    def held(self) -> int:
+        """Requests in this worker's hands, ended ones included until they are off the queue."""
+        return len(self._holdings.entries)
+
+    async def run(self) -> None:
+        """All background work, until cancelled. No failure of Redis ends it."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.outbox.run)
+            tasks.start_soon(self._leases.run)
+            tasks.start_soon(self.control.run)
+            tasks.start_soon(self.intake.run)
+
+    def end(self, claim: Claim, reason: FinishReason) -> None:
+        """End a claim that never reached the engine: cancelled or expired before its turn."""
+        self.outbox.put([], [_unrun(claim, reason)])
+
+    def reject(self, claim: Claim, code: str, message: str) -> None:
+        """End a claim that the engine cannot run, such as a prompt that is too long, with an error."""
+        self.outbox.put([], [_unrun(claim, "error", code, message)])
+
+    async def hand_back(self) -> int:
+        """Give back everything held; see ``drain.hand_back``. Stop the intake and flush the outbox before."""
+        self.intake.stop()
+        return await hand_back(self.settings, self._connection, self._holdings, self.outbox, self._leases)
+
+    def _lost(self, held: Held) -> None:
+        self.control.lost(held)
+
+    def _taken_away(self, held: Held) -> None:
+        self.counters.lost_claims += 1
+        self.outbox.forget(held)
+        self.control.lost(held)
+
+    def _cancelled(self, held: Held) -> None:
+        self.control.cancelled(held)
+
+    def _released(self) -> None:
+        self.intake.sweep_now()
+
+    def _renewed(self, strays: int) -> None:
+        self.outbox.ask()
+        if strays:
+            self.intake.sweep_now()
+
+
+def _unrun(claim: Claim, reason: FinishReason, code: str | None = None, message: str | None = None) -> Unrun:
+    resumed = claim.resumed
+    return Unrun(
+        sequence_id=claim.request.id,
+        epoch=claim.epoch,
+        reason=reason,
+        tokens=resumed.tokens if resumed is not None else (),
+        text=resumed.text if resumed is not None else "",
+        logprobs=resumed.logprobs if resumed is not None else None,
+        error_code=code,
+        error_message=message,
+    )
+
+
+@asynccontextmanager
+async def open_broker(
+    settings: BrokerSettings,
+    *,
+    record: Callable[[], Record] = dict,
+    progressing: Callable[[], bool] = lambda: True,
+) -> AsyncGenerator[Broker]:
+    """A broker on its own connections; start its ``run`` in a task group inside."""
+    connection = Connection(settings.url, Counters(), timeout=settings.timeout)
+    try:
+        yield Broker(settings, connection, record=record, progressing=progressing)
+    finally:
+        await connection.aclose()

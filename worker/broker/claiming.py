@@ -1,0 +1,234 @@
+"""From entries taken off the queue to claims that can be run; everything else is answered here."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio.to_thread
+
+from ...clients.protocol import (
+    LANES,
+    Delta,
+    EventError,
+    Request,
+    RequestError,
+    TokenLogprobs,
+    decode_event,
+    decode_request,
+)
+from ...clients.transcript import Transcript
+from .clock import Clock
+from .connection import FAILURES, Backoff, Call, Connection, is_transient
+from .control import Control
+from .entries import Claim, Held, Holdings, Resumed
+from .outbox import Outbox
+from .output import Output
+from .results import Unrun
+from .scripts import CLAIM
+from .settings import BrokerSettings, milliseconds
+
+log = logging.getLogger(__name__)
+
+_LARGE = 64 << 10
+"""Bytes of an entry from which it is decoded in a thread, beside the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An entry's request, or why there is none."""
+
+    held: Held
+    request_id: str
+    request: Request | None
+    error: RequestError | None
+
+
+class Claimer:
+    """Claims entries for one consumer."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        connection: Connection,
+        holdings: Holdings,
+        outbox: Outbox,
+        control: Control,
+        clock: Clock,
+        consumer: str,
+    ) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._counters = connection.counters
+        self._holdings = holdings
+        self._outbox = outbox
+        self._control = control
+        self._clock = clock
+        self._consumer = consumer
+
+    async def claim(self, taken: Sequence[Held]) -> list[Claim]:
+        """Claim what was taken, in one round trip; returns what is to be run, in the same order.
+
+        Requests that were cancelled or expired in the queue, are invalid, or have used up their attempts are
+        ended through the outbox. Repeats until Redis has decided about every entry.
+        """
+        waiting = [read for held in taken if (read := await self._read(held)) is not None]
+        claims: list[Claim] = []
+        backoff = Backoff()
+        failing = False
+        while waiting:
+            try:
+                replies: list[Any] = await self._connection.batch([self._call(read) for read in waiting])
+            except FAILURES as error:
+                replies = [error] * len(waiting)
+            undecided: list[_Read] = []
+            for read, reply in zip(waiting, replies, strict=True):
+                if not isinstance(reply, Exception):
+                    claims += self._decided(read, reply)
+                elif is_transient(reply):
+                    undecided.append(read)
+                else:
+                    self._refused(read, reply)
+            if undecided:
+                failures = [
+                    reply for reply in replies if isinstance(reply, Exception) and is_transient(reply)
+                ]
+                self._connection.report("claiming requests", failures[-1], repeated=failing)
+                failing = True
+                await backoff.sleep()
+            waiting = undecided
+        return claims
+
+    async def _read(self, held: Held) -> _Read | None:
+        body = held.body
+        try:
+            if body is None:
+                raise RequestError("r", "the entry has no such field")
+            if len(body) < _LARGE:
+                request = decode_request(body)
+            else:
+                request = await anyio.to_thread.run_sync(decode_request, body)
+        except RequestError as error:
+            self._counters.invalid += 1
+            if error.request_id is None:
+                log.warning("entry %s: not a request, and without a readable id: %s", held.entry.id, error)
+                held.dead = f"invalid_request: {error}"
+                self._outbox.settle(held)
+                return None
+            return _Read(held, error.request_id, None, error)
+        if request.model != self._settings.model:
+            self._counters.invalid += 1
+            problem = f"must be the queue's {self._settings.model!r}, got {request.model!r}"
+            return _Read(held, request.id, request, RequestError("model", problem, request.id))
+        return _Read(held, request.id, request, None)
+
+    def _call(self, read: _Read) -> Call:
+        settings, entry = self._settings, read.held.entry
+        keys = [settings.keys.request(read.request_id), settings.keys.events(read.request_id)]
+        deadline = read.request.deadline if read.request is not None else None
+        return CLAIM.call(
+            keys,
+            [
+                entry.id,
+                entry.deliveries,
+                self._consumer,
+                settings.model,
+                "" if deadline is None else deadline,
+                milliseconds(settings.request_ttl),
+                settings.max_attempts,
+            ],
+        )
+
+    def _decided(self, read: _Read, reply: list[Any]) -> list[Claim]:
+        held = read.held
+        verdict, now = reply[0].decode(), int(reply[1])
+        self._clock.told(now)
+        if verdict == "finished":
+            held.request_id = read.request_id
+            held.dead = reply[2].decode()
+            self._outbox.settle(held)
+        elif verdict == "duplicate":
+            log.info("entry %s: request %s is another entry's; passed over", held.entry.id, read.request_id)
+            self._counters.duplicates += 1
+            self._outbox.settle(held)
+        elif verdict == "stale":
+            # Not settled: if this consumer is its owner after all, the entry comes back by a sweep.
+            log.warning("request %s: delivered to another worker meanwhile", read.request_id)
+            self._counters.lost_claims += 1
+            self._holdings.forget(held)
+        else:
+            return self._claimed(read, verdict, now, reply[2:])
+        return []
+
+    def _claimed(self, read: _Read, verdict: str, now: int, terms: list[Any]) -> list[Claim]:
+        held, request = read.held, read.request
+        epoch, attempts, logged, events = terms
+        resumed = None
+        damage = None
+        try:
+            resumed = read_back(events, logged)
+        except ValueError as error:
+            damage = str(error)
+        tokens, text = (resumed.tokens, resumed.text) if resumed is not None else ([], "")
+        self._holdings.claimed(held, read.request_id, epoch, Output(len(tokens), len(text)))
+        held.deadline = request.deadline if request is not None else None
+        held.metadata = request.metadata if request is not None else None
+        end = Unrun(read.request_id, epoch, "error", tokens, text, resumed.logprobs if resumed else None)
+        if read.error is not None:
+            code = "unknown_model" if read.error.field == "model" else "invalid_request"
+            self._end(end, code, str(read.error))
+        elif verdict == "cancelled" or verdict == "expired":
+            self._outbox.put([], [replace(end, reason=verdict)])
+        elif verdict == "poison":
+            message = f"given up after {attempts - 1} attempts that ended without a word from the worker"
+            held.dead = f"too_many_attempts: {message}"
+            log.error("request %s: %s", read.request_id, message)
+            self._end(end, "too_many_attempts", message)
+        elif damage is not None or request is None:
+            self._end(end, "log_damaged", f"its event log cannot be continued: {damage}")
+        else:
+            held.body = None
+            self._control.watch(held)
+            self._counters.resumed += resumed is not None
+            waited = max(0, now - int(held.entry.id.partition("-")[0]))
+            return [Claim(request, epoch, attempts, held.entry.stream // LANES, resumed, waited)]
+        return []
+
+    def _end(self, end: Unrun, code: str, message: str) -> None:
+        self._outbox.put([], [replace(end, error_code=code, error_message=message)])
+
+    def _refused(self, read: _Read, error: Exception) -> None:
+        held = read.held
+        log.error("request %s: Redis refuses to claim it: %s", read.request_id, error)
+        if held.entry.deliveries > self._settings.max_attempts:
+            held.dead = f"unclaimable: {error}"
+            self._outbox.settle(held)
+        else:
+            self._holdings.forget(held)
+
+
+def read_back(events: Sequence[bytes], logged: int) -> Resumed | None:
+    """The output in a log of earlier epochs; None for an empty one.
+
+    Raises:
+        ValueError: the log has a gap, bytes that are no event, or not the ``logged`` tokens it should have.
+    """
+    transcript = Transcript()
+    tokens: list[int] = []
+    text: list[str] = []
+    logprobs: list[TokenLogprobs] = []
+    for data in events:
+        try:
+            event = decode_event(data)
+        except EventError as error:
+            raise ValueError(str(error)) from error
+        piece = None if event is None else transcript.take(event)
+        if isinstance(piece, Delta):
+            tokens += piece.tokens
+            text.append(piece.text)
+            logprobs += piece.logprobs or []
+    if len(tokens) != logged:
+        raise ValueError(f"it has {len(tokens)} tokens where {logged} were logged")
+    if not tokens:
+        return None
+    return Resumed(tokens, "".join(text), logprobs if len(logprobs) == len(tokens) else None)

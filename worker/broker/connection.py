@@ -1,0 +1,227 @@
+"""One worker's way to Redis: time limits on everything, errors sorted by kind, backoff with jitter.
+
+No command is retried inside the Redis client: whether repeating a command is safe is known only by its
+caller, and each repetition is counted.
+"""
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+import anyio
+import redis.asyncio as aioredis
+from redis.asyncio.client import PubSub
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004 - the Redis client's own, a different class from the built-in one
+    NoPermissionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004
+)
+
+from .counters import Counters
+from .scripts import SCRIPTS, Script
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+ErrorKind = Literal[
+    "connection", "timeout", "loading", "busy", "readonly", "oom", "noscript", "down", "denied", "other"
+]
+Call = tuple[bytes | str | float, ...]
+"""One command with its arguments."""
+
+FAILURES: Final = (RedisError, OSError, EOFError)
+"""Everything a command can raise because of Redis or the way there."""
+
+_BY_PREFIX: Final[dict[str, ErrorKind]] = {
+    "BUSY": "busy",
+    "LOADING": "loading",
+    "READONLY": "readonly",
+    "OOM": "oom",
+    "NOSCRIPT": "noscript",
+    "MASTERDOWN": "down",
+    "CLUSTERDOWN": "down",
+    "TRYAGAIN": "down",
+    "MISCONF": "down",
+    "NOREPLICAS": "down",
+    "UNBLOCKED": "down",
+    "NOAUTH": "denied",
+    "NOPERM": "denied",
+    "WRONGPASS": "denied",
+}
+_FIRST_DELAY: Final = 0.05
+_LONGEST_DELAY: Final = 5.0
+
+
+def error_kind(error: BaseException) -> ErrorKind:
+    """What went wrong, as far as it decides what to do next."""
+    # The client cuts known codes off its messages, so the class is looked at before the text.
+    if isinstance(error, BusyLoadingError):
+        return "loading"
+    if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
+        return "denied"
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, ConnectionError | OSError | EOFError):
+        return "connection"
+    if isinstance(error, NoScriptError):
+        return "noscript"
+    name = type(error).__name__
+    by_class: dict[str, ErrorKind] = {
+        "ReadOnlyError": "readonly",
+        "OutOfMemoryError": "oom",
+        "ClusterDownError": "down",
+        "MasterDownError": "down",
+        "TryAgainError": "down",
+    }
+    if name in by_class:
+        return by_class[name]
+    return _BY_PREFIX.get(str(error).partition(" ")[0], "other")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same command may succeed later, with nothing wrong about the command itself."""
+    return error_kind(error) != "other"
+
+
+class Backoff:
+    """Delays that double from 50 ms to 5 s, each shortened at random by up to a half."""
+
+    def __init__(self) -> None:
+        self._delay = _FIRST_DELAY
+
+    def reset(self) -> None:
+        self._delay = _FIRST_DELAY
+
+    async def sleep(self) -> None:
+        await anyio.sleep(self._delay * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, hides nothing
+        self._delay = min(_LONGEST_DELAY, self._delay * 2)
+
+
+class Connection:
+    """Runs scripts and pipelines, on time-limited connections.
+
+    ``timeout`` (seconds) limits every command; a blocking command has its blocking time on top.
+    """
+
+    def __init__(
+        self, url: str, counters: Counters, *, timeout: float = 5.0, longest_block: float = 2.0
+    ) -> None:
+        self.counters = counters
+        self.longest_block = longest_block
+        self._client = _client(url, timeout)
+        self._blocking = _client(url, timeout + longest_block)
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._client.aclose()
+            await self._blocking.aclose()
+
+    async def batch(self, calls: Sequence[Call]) -> list[Any]:
+        """Send all calls in one round trip; an error reply is returned in its place.
+
+        Calls refused because the server does not know their script are sent again after loading it.
+
+        Raises:
+            redis.RedisError: the connection failed; which calls were executed is unknown.
+        """
+        replies = await self._execute(calls)
+        unknown = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            self.counters.retried("noscript")
+            await self._execute([("SCRIPT", "LOAD", script.text) for script in SCRIPTS])
+            for number, reply in zip(unknown, await self._execute([calls[n] for n in unknown]), strict=True):
+                replies[number] = reply
+        return replies
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[bytes | str | float]) -> Any:
+        """One script's reply.
+
+        Raises:
+            redis.RedisError: also for an error reply.
+        """
+        reply = (await self.batch([script.call(keys, arguments)]))[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def command(self, *call: bytes | str | float) -> Any:
+        """One command's reply.
+
+        Raises:
+            redis.RedisError: also for an error reply.
+        """
+        reply = (await self._execute([call]))[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def block(self, *call: bytes | str | float) -> Any:
+        """One blocking command's reply, on a connection that other commands don't wait for."""
+        self.counters.round_trips += 1
+        return await self._blocking.execute_command(*call)
+
+    def subscription(self) -> PubSub:
+        return self._blocking.pubsub(ignore_subscribe_messages=True)
+
+    async def retrying(self, purpose: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat ``attempt`` until Redis lets it succeed. It must be safe to repeat."""
+        backoff = Backoff()
+        failed = False
+        while True:
+            try:
+                result = await attempt()
+            except FAILURES as error:
+                self.report(purpose, error, repeated=failed)
+                failed = True
+                await backoff.sleep()
+            else:
+                if failed:
+                    log.info("%s: Redis answers again", purpose)
+                return result
+
+    def report(self, purpose: str, error: BaseException, *, repeated: bool = False) -> None:
+        """Count a failure that will be retried, and log it; at debug level when it is ``repeated``."""
+        kind = error_kind(error)
+        self.counters.retried(kind)
+        log.log(logging.DEBUG if repeated else logging.WARNING, "%s: %s: %s", purpose, kind, error)
+
+    async def _execute(self, calls: Sequence[Call]) -> list[Any]:
+        self.counters.round_trips += 1
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for call in calls:
+                pipeline.execute_command(*call)
+            return await pipeline.execute(raise_on_error=False)
+
+
+def _client(url: str, timeout: float) -> aioredis.Redis:
+    return aioredis.Redis.from_url(
+        url,
+        protocol=2,
+        decode_responses=False,
+        socket_timeout=timeout,
+        socket_connect_timeout=min(timeout, 5.0),
+        socket_keepalive=True,
+        health_check_interval=15,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+__all__ = [
+    "FAILURES",
+    "Backoff",
+    "Call",
+    "Connection",
+    "ErrorKind",
+    "ResponseError",
+    "error_kind",
+    "is_transient",
+]

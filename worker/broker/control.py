@@ -1,0 +1,151 @@
+"""What the serve loop must know about running requests from outside: cancelled, expired, lost."""
+
+import heapq
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import anyio
+import msgpack
+
+from ...clients.protocol import FinishReason
+from .clock import Clock
+from .connection import FAILURES, Backoff, Connection
+from .entries import Held, Holdings
+from .settings import BrokerSettings
+
+log = logging.getLogger(__name__)
+
+_LONGEST_NOTICE = 4096
+_POLL = 1.0
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """Requests to end or to drop before the next iteration. Each is told once."""
+
+    end: dict[str, FinishReason] = field(default_factory=dict[str, FinishReason])
+    """To be finished with what they have."""
+    drop: dict[str, int] = field(default_factory=dict[str, int])
+    """Claims that are over, by request id with their epoch: to be forgotten without a word."""
+
+    def __bool__(self) -> bool:
+        return bool(self.end or self.drop)
+
+
+class Control:
+    """Collects interrupts; ``run`` listens for notices.
+
+    A notice only makes things quick: the cancel flag in a request's state, which every emit and the
+    heartbeat bring back, is what counts. ``on_gap`` is called when notices may have been missed, and
+    ``on_released`` when another worker has given requests back.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        connection: Connection,
+        holdings: Holdings,
+        clock: Clock,
+        *,
+        on_gap: Callable[[], None],
+        on_released: Callable[[], None],
+    ) -> None:
+        self._channel = settings.keys.control(settings.model)
+        self._connection = connection
+        self._holdings = holdings
+        self._clock = clock
+        self._on_gap = on_gap
+        self._on_released = on_released
+        self._interrupts = Interrupts()
+        self._deadlines: list[tuple[int, int, Held]] = []
+        self._tickets = 0
+        self._arrived = anyio.Event()
+
+    def take(self) -> Interrupts:
+        """Everything since the last call."""
+        now = self._clock.now_ms()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            self._end(heapq.heappop(self._deadlines)[2], "expired")
+        interrupts, self._interrupts = self._interrupts, Interrupts()
+        return interrupts
+
+    async def arrived(self) -> None:
+        """Wait until ``take`` may have something: for a serve loop with nothing to compute."""
+        while not self._interrupts:
+            if self._deadlines and self._deadlines[0][0] <= self._clock.now_ms():
+                return
+            with anyio.move_on_after(_POLL):
+                await self._arrived.wait()
+            self._arrived = anyio.Event()
+
+    def watch(self, held: Held) -> None:
+        """Mind the deadline of a claim."""
+        if held.deadline is not None:
+            self._tickets += 1
+            heapq.heappush(self._deadlines, (held.deadline, self._tickets, held))
+            if len(self._deadlines) > 2 * len(self._holdings.requests) + 64:
+                self._deadlines = [item for item in self._deadlines if self._is_held(item[2])]
+                heapq.heapify(self._deadlines)
+
+    def cancelled(self, held: Held) -> None:
+        self._end(held, "cancelled")
+
+    def lost(self, held: Held) -> None:
+        if held.request_id is not None:
+            self._interrupts.drop[held.request_id] = held.epoch
+            self._arrived.set()
+
+    async def run(self) -> None:
+        """Listen until cancelled; subscribes again after every failure."""
+        backoff = Backoff()
+        failing = False
+        while True:
+            subscription = self._connection.subscription()
+            try:
+                await subscription.subscribe(self._channel)
+                await subscription.get_message(timeout=_POLL)
+                self._on_gap()
+                while True:
+                    message = await subscription.get_message(timeout=_POLL)
+                    backoff.reset()
+                    failing = False
+                    data = message["data"] if message is not None else None
+                    if isinstance(data, bytes):
+                        self._notice(data)
+            except FAILURES as error:
+                self._connection.report("listening for notices", error, repeated=failing)
+                failing = True
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await subscription.aclose()
+            await backoff.sleep()
+
+    def _notice(self, data: bytes) -> None:
+        notice = decode_notice(data)
+        request_id = notice.get("cancel")
+        if isinstance(request_id, str) and (held := self._holdings.requests.get(request_id)):
+            self.cancelled(held)
+        if notice.get("released"):
+            self._on_released()
+
+    def _end(self, held: Held, reason: FinishReason) -> None:
+        if self._is_held(held) and not held.told and held.request_id is not None:
+            held.told = True
+            self._interrupts.end[held.request_id] = reason
+            self._arrived.set()
+
+    def _is_held(self, held: Held) -> bool:
+        return self._holdings.requests.get(held.request_id or "") is held and not held.ended
+
+
+def decode_notice(data: bytes) -> dict[Any, Any]:
+    """A control notice; empty for bytes that are none. Unknown fields are for the reader to pass over."""
+    if len(data) > _LONGEST_NOTICE:
+        return {}
+    try:
+        notice = msgpack.unpackb(data)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
+        return {}
+    return cast(dict[Any, Any], notice) if isinstance(notice, dict) else {}

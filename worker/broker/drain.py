@@ -1,0 +1,61 @@
+"""Leaving: what a worker cannot finish goes back so that others can take it at once."""
+
+import logging
+from typing import cast
+
+import msgpack
+
+from .connection import Connection
+from .entries import Held, Holdings
+from .lease import Leases
+from .outbox import Outbox
+from .scripts import RELEASE
+from .settings import BrokerSettings, milliseconds
+
+log = logging.getLogger(__name__)
+
+
+async def hand_back(
+    settings: BrokerSettings,
+    connection: Connection,
+    holdings: Holdings,
+    outbox: Outbox,
+    leases: Leases,
+) -> int:
+    """Give back every entry held, and this worker's record; returns how many requests were under way.
+
+    Output that the outbox has not delivered by now is computed again by whoever goes on, so flush before.
+    A request handed back is not charged an attempt. Repeats until Redis lets it succeed.
+    """
+    released = [held for held in holdings.requests.values() if not held.ended]
+    keys = settings.keys
+
+    async def release() -> None:
+        calls = [
+            RELEASE.call(
+                [keys.request(held.request_id), keys.events(held.request_id)],
+                [held.epoch, milliseconds(settings.request_ttl)],
+            )
+            for held in released
+            if held.request_id is not None
+        ]
+        failed = [reply for reply in await connection.batch(calls) if isinstance(reply, Exception)]
+        if failed:
+            raise failed[0]
+
+    async def announce() -> None:
+        await connection.command("DEL", keys.worker(settings.model, settings.name))
+        notice = cast(bytes, msgpack.packb({"released": len(entries)}))
+        await connection.command("PUBLISH", keys.control(settings.model), notice)
+
+    entries: list[Held] = list(holdings.entries.values())
+    if released:
+        await connection.retrying("handing requests back", release)
+    for held in entries:
+        outbox.forget(held)
+    await connection.retrying("handing entries back", leases.give_back)
+    await connection.retrying("announcing entries handed back", announce)
+    connection.counters.handed_back += len(released)
+    if entries:
+        log.info("handed back %d requests", len(entries))
+    return len(released)

@@ -1,0 +1,96 @@
+"""The nouns of delivery: an entry of the queue, a claim on its request, and what a worker holds of both."""
+
+from dataclasses import dataclass
+
+from ...clients.protocol import Request, TokenLogprobs
+from .output import Output
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a request stands in the queue."""
+
+    stream: int
+    """Number of its queue stream, from 0: by priority, then by lane."""
+    id: str
+    deliveries: int
+    """How many times it has been handed to a worker."""
+    charge: int = 0
+    """Input tokens charged to its lane when it was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Output of earlier epochs: the sequence goes on after it."""
+
+    tokens: list[int]
+    text: str
+    logprobs: list[TokenLogprobs] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A request that is this worker's to run, in this epoch."""
+
+    request: Request
+    epoch: int
+    attempts: int
+    priority: int
+    """0 to 2: of the queue stream, by which it was admitted, whatever the request itself says."""
+    resumed: Resumed | None
+    waited_ms: int
+    """Since it was enqueued, by Redis's clock."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """An entry in this worker's hands: from when it is taken until it is settled, lost or given back."""
+
+    entry: Entry
+    body: bytes | None
+    """The entry's bytes, until it is known that no dead letter needs them."""
+    request_id: str | None = None
+    epoch: int = 0
+    output: Output | None = None
+    """Set once claimed."""
+    deadline: int | None = None
+    metadata: object = None
+    dead: str = ""
+    """Why the request becomes a dead letter when it ends."""
+    ended: bool = False
+    """Redis has the request's end; the entry is about to leave the queue."""
+    told: bool = False
+    """The serve loop has been told to end it."""
+
+
+class Holdings:
+    """All that one worker holds: entries by their place, claimed ones also by request id."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[int, str], Held] = {}
+        self.requests: dict[str, Held] = {}
+
+    def take(self, entry: Entry, body: bytes | None) -> Held | None:
+        """Note an entry as taken; None when it is held already."""
+        key = (entry.stream, entry.id)
+        if key in self.entries:
+            return None
+        held = self.entries[key] = Held(entry, body)
+        return held
+
+    def claimed(self, held: Held, request_id: str, epoch: int, output: Output) -> None:
+        held.request_id, held.epoch, held.output = request_id, epoch, output
+        self.requests[request_id] = held
+
+    def forget(self, held: Held) -> None:
+        """The entry is no longer this worker's, or no longer in the queue."""
+        key = (held.entry.stream, held.entry.id)
+        if self.entries.get(key) is held:
+            del self.entries[key]
+        if held.request_id is not None and self.requests.get(held.request_id) is held:
+            del self.requests[held.request_id]
+
+    def of(self, request_id: str, epoch: int) -> Held | None:
+        """The claim of this epoch, if it is still held."""
+        held = self.requests.get(request_id)
+        return held if held is not None and held.epoch == epoch else None

@@ -1,0 +1,102 @@
+"""The outbox's calls: what is sent for one request, as it stands, and what its success would mean."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ...clients.protocol import GROUP, Delta, Done, ErrorInfo, Usage, encode_event
+from .connection import Call
+from .entries import Held
+from .output import Output
+from .results import Ending
+from .scripts import EMIT, FINISH, SETTLE
+from .settings import BrokerSettings, milliseconds
+
+PUBLISH = "PUBLISH"
+_LONGEST_UNREADABLE = 64 << 10
+"""Bytes kept of an entry that no one can run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One call for one request.
+
+    ``seq`` and ``count`` are the event's tokens before and in it, ``size`` its bytes.
+    """
+
+    kind: Literal["event", "question", "end", "settlement"]
+    held: Held
+    call: Call
+    seq: int = 0
+    count: int = 0
+    size: int = 0
+
+
+def next_message(settings: BrokerSettings, held: Held, output: Output) -> Message | None:
+    """The request's end if it has come, else its new output, if any."""
+    if output.ending is not None:
+        return _end(settings, held, output, output.ending)
+    event = output.next_event(held.epoch)
+    if event is None:
+        return None
+    data = encode_event(event)
+    return _emit(settings, "event", held, event.seq, len(event.tokens), data)
+
+
+def question(settings: BrokerSettings, held: Held, output: Output) -> Message:
+    """Does the claim stand, is it to be cancelled, and is the log as long as it was?"""
+    return _emit(settings, "question", held, output.logged, 0, b"")
+
+
+def settlement(settings: BrokerSettings, held: Held) -> Message:
+    """Take the entry off its queue, leaving a dead letter where one is due."""
+    body = (held.body or b"") if held.dead else b""
+    if held.request_id is None:
+        body = body[:_LONGEST_UNREADABLE]
+    keys = settings.keys
+    queue = keys.queues(settings.model)[held.entry.stream]
+    arguments = [GROUP, held.entry.id, held.dead, held.entry.deliveries, body, settings.dead_letters]
+    return Message("settlement", held, SETTLE.call([queue, keys.dead(settings.model)], arguments))
+
+
+def _emit(
+    settings: BrokerSettings,
+    kind: Literal["event", "question"],
+    held: Held,
+    seq: int,
+    count: int,
+    data: bytes,
+) -> Message:
+    arguments = [held.epoch, seq, count, data, milliseconds(settings.request_ttl), PUBLISH]
+    return Message(kind, held, EMIT.call(_keys(settings, held), arguments), seq, count, len(data))
+
+
+def _end(settings: BrokerSettings, held: Held, output: Output, ending: Ending) -> Message:
+    total = len(ending.tokens)
+    error = None
+    if ending.error_code is not None:
+        error = ErrorInfo(ending.error_code, ending.error_message or ending.error_code)
+    done = Done(
+        seq=total,
+        epoch=held.epoch,
+        finish_reason=ending.reason,
+        usage=Usage(ending.prompt_tokens, total, ending.cached_tokens),
+        metadata=held.metadata,
+        error=error,
+    )
+    whole, rest = _encoded(output.whole(held.epoch)), _encoded(output.rest(held.epoch))
+    last = encode_event(done)
+    ttl = milliseconds(settings.result_ttl)
+    arguments = [held.epoch, total, whole, rest, last, ending.reason, ttl, PUBLISH, held.dead]
+    call = FINISH.call(_keys(settings, held), arguments)
+    return Message("end", held, call, total, 0, len(whole) + len(rest) + len(last))
+
+
+def _encoded(event: Delta | None) -> bytes:
+    return b"" if event is None else encode_event(event)
+
+
+def _keys(settings: BrokerSettings, held: Held) -> list[str]:
+    if held.request_id is None:
+        raise ValueError("an entry without a request id has no keys")
+    keys = settings.keys
+    return [keys.request(held.request_id), keys.events(held.request_id), keys.channel(held.request_id)]

@@ -1,0 +1,58 @@
+-- Claim a request for one worker: from here on only that worker, in this epoch, may write to its keys.
+--
+-- KEYS: request hash, event log
+-- ARGV: queue entry id, times delivered, consumer, model, deadline in ms or '', TTL ms, most attempts
+-- Returns {verdict, now ms, ...}
+--   'run' | 'cancelled' | 'expired' | 'poison', now, epoch, attempts, logged tokens, {event, ...}
+--     claimed; in the last three cases the caller ends the request without running it
+--   'finished', now, dead-letter error or ''     this entry's request has ended; only settling it is left
+--   'duplicate', now                             another entry has started or ended the request
+--   'stale', now                                 the entry has been delivered to someone else since
+--
+-- Field `entry` is the client's note of what it enqueued last; `claimed` is the entry that started the request.
+
+local entry, deliveries, consumer, model = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local deadline, ttl, most = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local state = redis.call('HMGET', KEYS[1], 'status', 'epoch', 'attempts', 'claimed', 'deliveries', 'worker',
+                         'cancel', 'seq', 'dead')
+local status, claimed = state[1], state[4]
+local epoch, attempts = tonumber(state[2] or '0'), tonumber(state[3] or '0')
+local delivered = tonumber(state[5] or '0')
+
+if status == 'finished' then
+  if claimed and claimed ~= entry then return {'duplicate', now} end
+  return {'finished', now, state[9] or ''}
+end
+if claimed and claimed ~= entry then return {'duplicate', now} end
+if claimed and deliveries < delivered then return {'stale', now} end
+if not status then redis.call('DEL', KEYS[2]) end
+
+-- The same delivery claimed twice is a repetition whose first reply was lost.
+if not (status == 'running' and state[6] == consumer and deliveries == delivered) then
+  epoch = epoch + 1
+  attempts = attempts + 1
+  redis.call('HSET', KEYS[1], 'status', 'running', 'epoch', epoch, 'attempts', attempts, 'worker', consumer,
+             'claimed', entry, 'deliveries', deliveries, 'started', now)
+  redis.call('HSETNX', KEYS[1], 'entry', entry)
+  redis.call('HSETNX', KEYS[1], 'model', model)
+  redis.call('HSETNX', KEYS[1], 'created', now)
+end
+redis.call('PEXPIRE', KEYS[1], ttl)
+redis.call('PEXPIRE', KEYS[2], ttl)
+
+local events = {}
+for _, item in ipairs(redis.call('XRANGE', KEYS[2], '-', '+')) do
+  for f = 1, #item[2], 2 do
+    if item[2][f] == 'e' then events[#events + 1] = item[2][f + 1] end
+  end
+end
+
+local verdict = 'run'
+if state[7] then verdict = 'cancelled'
+elseif deadline and now >= deadline then verdict = 'expired'
+elseif attempts > most then verdict = 'poison' end
+return {verdict, now, epoch, attempts, tonumber(state[8] or '0'), events}

@@ -1,0 +1,57 @@
+-- Renew this worker's leases and its own record.
+--
+-- KEYS: the queue streams; last, the worker hash
+-- ARGV: group, consumer, lease ms, number of worker fields, field, value, ..., then for each stream the
+--       number of entries held, followed by their ids
+-- Returns {now ms, {{stream number, entry id}, ...} now owned by someone else, number of strays}
+--
+-- An entry that this consumer owns without knowing it (the reply that brought it was lost, or it was dropped)
+-- is a stray: it is made idle beyond the lease, so that the next sweep, by anyone, takes it. Entries that
+-- nobody owns are not reported: the request's epoch decides about them.
+
+local group, consumer, lease = ARGV[1], ARGV[2], ARGV[3]
+local worker = KEYS[#KEYS]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function renew(key, ids, idle)
+  for first = 1, #ids, 1000 do
+    local call = {'XCLAIM', key, group, consumer, 0}
+    for i = first, math.min(first + 999, #ids) do call[#call + 1] = ids[i] end
+    call[#call + 1] = 'IDLE'
+    call[#call + 1] = idle
+    call[#call + 1] = 'JUSTID'
+    redis.call(unpack(call))
+  end
+end
+
+local at = 5 + 2 * tonumber(ARGV[4])
+if at > 5 then
+  redis.call('HSET', worker, 'updated', now, unpack(ARGV, 5, at - 1))
+  redis.call('PEXPIRE', worker, lease)
+end
+
+local lost, strays = {}, 0
+for i = 1, #KEYS - 1 do
+  local count = tonumber(ARGV[at])
+  local held, mine, stray = {}, {}, {}
+  for a = at + 1, at + count do held[ARGV[a]] = true end
+  at = at + 1 + count
+  local pending = redis.call('EXISTS', KEYS[i]) == 1
+    and redis.pcall('XPENDING', KEYS[i], group, '-', '+', 100000, consumer)
+  if pending and not pending.err then
+    for _, item in ipairs(pending) do
+      local list = held[item[1]] and mine or stray
+      list[#list + 1] = item[1]
+      held[item[1]] = nil
+    end
+    renew(KEYS[i], mine, 0)
+    renew(KEYS[i], stray, lease)
+    strays = strays + #stray
+    for id in pairs(held) do
+      local owner = redis.call('XPENDING', KEYS[i], group, id, id, 1)[1]
+      if owner then lost[#lost + 1] = {i, id} end
+    end
+  end
+end
+return {now, lost, strays}

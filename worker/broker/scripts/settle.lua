@@ -1,0 +1,14 @@
+-- Take an entry whose request has ended off its queue, leaving a dead letter where one is due.
+--
+-- KEYS: queue stream, dead-letter stream
+-- ARGV: group, entry id, error or '' for no dead letter, attempts, field r, dead letters kept
+-- Returns 1, or 0 when an earlier try had done it.
+
+local acked = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+local deleted = redis.call('XDEL', KEYS[1], ARGV[2])
+if acked == 0 and deleted == 0 then return 0 end
+if ARGV[3] ~= '' then
+  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*', 'r', ARGV[5], 'error', ARGV[3],
+             'attempts', ARGV[4])
+end
+return 1
