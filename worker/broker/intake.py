@@ -2,27 +2,24 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import anyio
 
-from ...clients.protocol import GROUP
+from .arrivals import Arrivals
 from .claiming import Claimer
-from .connection import FAILURES, Backoff, Connection
-from .entries import Claim, Entry, Held, Holdings
+from .connection import FAILURES, Connection
+from .entries import Claim, Held, Holdings
 from .orphans import Orphans
-from .scripts import TAKE
-from .settings import SERVICE_TTL, BrokerSettings, milliseconds
+from .settings import BrokerSettings
 
 Room = tuple[int, int, int]
 
 
 class Intake:
-    """Takes entries by script, claims them, and hands claims out in the order taken.
+    """Takes entries, orphans before new ones, claims them, and hands claims out in the order taken.
 
-    The queue is not polled: a take that finds nothing leaves behind where each stream ended, and a blocking
-    read waits for the first entry after that. It reads without the group, so it takes nothing; the next
-    take decides who gets what.
+    ``lock`` keeps the heartbeat from seeing entries whose arrival here is still under way; ``on_gap`` is
+    called when a reply was lost that may have brought some.
     """
 
     def __init__(
@@ -38,13 +35,9 @@ class Intake:
         on_gap: Callable[[], None],
     ) -> None:
         self._connection = connection
-        self._holdings = holdings
         self._claimer = claimer
         self._orphans = orphans
-        self._queues = settings.keys.queues(settings.model)
-        self._keys = [*self._queues, settings.keys.service(settings.model)]
-        ageing, ttl = milliseconds(settings.ageing), milliseconds(SERVICE_TTL)
-        self._arguments: list[bytes | str | int] = [GROUP, consumer, ageing, ttl]
+        self._arrivals = Arrivals(settings, connection, holdings, consumer, wake=self._wake_up)
         self._lock = lock
         self._on_gap = on_gap
         self._room: Room = (0, 0, 0)
@@ -55,7 +48,6 @@ class Intake:
         self._handed_out = anyio.Event()
         self._stopped = False
         self._wake = anyio.Event()
-        self._watcher = _Watcher(connection, self._wake_up)
 
     def offer(self, room: Room, waiting: int = 0) -> None:
         """Say how many more requests the engine could admit now: high, high or normal, and any.
@@ -87,7 +79,7 @@ class Intake:
     async def run(self) -> None:
         """Take and claim until stopped."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._watcher.run)
+            tasks.start_soon(self._arrivals.watch)
             while not self._stopped:
                 self._wake = anyio.Event()
                 await self._connection.retrying("taking requests", self._take_some)
@@ -98,35 +90,18 @@ class Intake:
             tasks.cancel_scope.cancel()
 
     async def _take_some(self) -> None:
-        # The heartbeat must not see entries whose arrival here is still under way.
         async with self._lock:
             try:
                 if self._orphans.seconds_until_due(self._available()) == 0 and not self._stopped:
                     self._took(await self._orphans.sweep(self._available()))
                     await self._orphans.prune()
                 if any(self._available()) and not self._stopped:
-                    self._took(await self._take())
+                    self._took(await self._arrivals.take(self._available()))
             except FAILURES:
-                # Whatever this took is an orphan without a name; the heartbeat finds such strays.
                 self._on_gap()
                 raise
             finally:
                 self._left = self._available()
-
-    async def _take(self) -> list[Held]:
-        arguments = [*self._arguments, *self._available()]
-        reply: list[Any] = await self._connection.run(TAKE, self._keys, arguments)
-        taken: list[Held] = []
-        for stream, entry_id, body, charge in reply[0]:
-            held = self._holdings.take(Entry(stream - 1, entry_id.decode(), 1, charge), body)
-            if held is not None:
-                self._connection.counters.taken += 1
-                taken.append(held)
-        if not taken:
-            self._watcher.arm(
-                {key: after for key, after in zip(self._queues, reply[1], strict=True) if after}
-            )
-        return taken
 
     def _took(self, held: list[Held]) -> None:
         self._unclaimed += held
@@ -151,41 +126,3 @@ class Intake:
 
     def _wake_up(self) -> None:
         self._wake.set()
-
-
-class _Watcher:
-    """Waits for entries beyond given ids, without taking them, and wakes the intake."""
-
-    def __init__(self, connection: Connection, wake: Callable[[], None]) -> None:
-        self._connection = connection
-        self._wake = wake
-        self._after: dict[str, bytes] = {}
-        self._armed = anyio.Event()
-        self._watched: frozenset[str] = frozenset()
-        self._scope = anyio.CancelScope()
-
-    def arm(self, after: dict[str, bytes]) -> None:
-        """Wake once an entry is beyond its stream's id; also after a while without one."""
-        self._after = after
-        self._armed.set()
-        if self._watched and not self._watched.issuperset(after):
-            self._scope.cancel()  # it waits for less than it now should
-
-    async def run(self) -> None:
-        backoff = Backoff()
-        block_ms = milliseconds(self._connection.longest_block)
-        while True:
-            await self._armed.wait()
-            self._armed = anyio.Event()
-            after = self._after
-            self._watched = frozenset(after)
-            with anyio.CancelScope() as self._scope:
-                call = ("XREAD", "BLOCK", block_ms, "COUNT", 1, "STREAMS", *after, *after.values())
-                try:
-                    await self._connection.block(*call)
-                    backoff.reset()
-                except FAILURES as error:
-                    self._connection.report("waiting for requests", error)
-                    await backoff.sleep()
-                self._wake()
-            self._watched = frozenset()

@@ -124,7 +124,7 @@ class Outbox:
                 await self._wake.wait()
             self._wake = anyio.Event()
             try:
-                failure = await self._flush()
+                failure = await self.flush()
             except FAILURES as error:
                 failure = error
             self._report_progress()
@@ -136,8 +136,12 @@ class Outbox:
                 failing = True
                 await backoff.sleep()
 
-    async def _flush(self) -> BaseException | None:
-        """One round trip; returns an error reply whose call is to be repeated, if there is one."""
+    async def flush(self) -> BaseException | None:
+        """One round trip; returns an error reply whose call is to be repeated, if there is one.
+
+        Raises:
+            redis.RedisError: the connection failed; everything is to be repeated.
+        """
         messages = self._gather()
         calls: list[Call] = [message.call for message in messages]
         calls += self._service_calls()
