@@ -1,1 +1,5 @@
 """The headrace command."""
+
+from .main import main
+
+__all__ = ["main"]

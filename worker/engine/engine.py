@@ -112,7 +112,7 @@ class Engine:
             if not 0 < len(sequence.prompt) < self.max_model_len:
                 limit = self.max_model_len - 1
                 raise ValueError(f"prompt: must be 1 to {limit} tokens, got {len(sequence.prompt)}")
-            self.drop([sequence.id])
+            self._forget(sequence.id)
             num_prompt = len(sequence.prompt)
             sequence.num_tokens = num_prompt + len(sequence.output)
             sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self.max_model_len)
@@ -135,11 +135,12 @@ class Engine:
         if output := self._outputs.get(sequence_id):
             self._finish(output, "error", self._next, code, message)
 
-    def drop(self, sequence_ids: Iterable[str]) -> None:
-        """Forget sequences that belong to another worker now: nothing is reported of them."""
-        for sequence_id in sequence_ids:
-            if output := self._outputs.pop(sequence_id, None):
-                self._scheduler.remove(output.sequence)
+    def drop(self, claims: Mapping[str, int]) -> None:
+        """Forget sequences, given with their epoch, whose claim is over: nothing is reported of them."""
+        for sequence_id, epoch in claims.items():
+            output = self._outputs.get(sequence_id)
+            if output is not None and output.sequence.epoch == epoch:
+                self._forget(sequence_id)
 
     def room(self) -> tuple[int, int, int]:
         """How many more sequences of each priority, or a more urgent one, the next iteration could admit.
@@ -173,6 +174,10 @@ class Engine:
         self._cache.check(self._scheduler.running)
         if any(sequence.block_table for sequence in self._scheduler.waiting):
             raise AssertionError("a waiting sequence holds blocks")
+
+    def _forget(self, sequence_id: str) -> None:
+        if output := self._outputs.pop(sequence_id, None):
+            self._scheduler.remove(output.sequence)
 
     def _room(self, priority: int) -> int:
         scheduler, cache = self._scheduler, self._cache

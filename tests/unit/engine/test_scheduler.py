@@ -103,7 +103,9 @@ def test_a_request_that_is_replaced_or_dropped_leaves_nothing_behind():
     step = engine.step()
     assert [delta.sequence_id for delta in step.deltas] == ["a"]
     assert old.block_table == []
-    engine.drop(["a"])
+    engine.drop({"a": new.epoch + 1, "b": 0})  # other claims
+    assert engine.status.running == 1
+    engine.drop({"a": new.epoch})
     engine.check()
     assert engine.status.blocks_free == 8
     assert not engine.has_work

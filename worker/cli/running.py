@@ -1,0 +1,47 @@
+"""Running a worker from a command: log lines set up, failures told in a sentence."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import typer
+
+from ..config import WorkerConfig
+from ..logs import configure
+from .requirements import needs
+
+
+def run_until_stopped(settings: dict[str, Any]) -> None:
+    """Run a worker until it is told to stop.
+
+    Raises:
+        typer.Exit: with status 1, after saying what is wrong.
+        ValueError: a setting that is out of range.
+    """
+    needs("worker", "torch", "transformers", "tokenizers", "prometheus_client")
+    config = WorkerConfig(**settings)
+    configure(config.log_format, config.log_level)
+    from ..app import run_worker
+
+    run(partial(run_worker, config))
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Run an async command; problems of the user's making end it with a line and status 1."""
+    from ..model.errors import UnservableModelError
+
+    try:
+        anyio.run(main)
+    except* (UnservableModelError, ValueError, OSError) as group:
+        for error in _leaves(group):
+            typer.echo(f"headrace: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    return [
+        leaf
+        for error in group.exceptions
+        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
