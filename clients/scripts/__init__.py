@@ -10,13 +10,13 @@ from redis.exceptions import NoScriptError
 
 
 class Script:
-    """A script of this package, run by its digest; sent in full to a server that does not know it yet.
+    """A script of a package, run by its digest; sent in full to a server that does not know it yet.
 
     ``EVAL`` rather than ``SCRIPT LOAD``, so that an account needs no right to manage scripts.
     """
 
-    def __init__(self, name: str) -> None:
-        self.source = files(__name__).joinpath(f"{name}.lua").read_text()
+    def __init__(self, name: str, package: str = __name__) -> None:
+        self.source = files(package).joinpath(f"{name}.lua").read_text()
         self._digest = sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(
@@ -33,3 +33,4 @@ WITHDRAW = Script("withdraw")
 ENQUEUE = Script("enqueue")
 CANCEL = Script("cancel")
 READ = Script("read")
+DEPTH = Script("depth")

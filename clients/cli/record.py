@@ -1,0 +1,18 @@
+"""A result as a JSON line."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from ..result import Result
+
+
+def result_record(result: Result) -> dict[str, Any]:
+    """The result's fields; those that say nothing (None) are left out."""
+    record = {name: value for name, value in asdict(result).items() if value is not None}
+    record["timings"] = {name: value for name, value in record["timings"].items() if value is not None}
+    return record
+
+
+def as_line(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=repr) + "\n"

@@ -1,0 +1,218 @@
+"""``headrace submit``: one prompt to the terminal, or a file of requests to a file of results."""
+
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO, cast
+
+import anyio
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..async_client import DEFAULT_URL, AsyncClient
+from ..errors import HeadraceError
+from ..overview import Monitor
+from ..protocol import Done, RequestError
+from ..submission import RequestFields
+from .batch import run_batch
+from .options import Model, Namespace, RedisUrl
+from .record import as_line, result_record
+
+_TIME_TO_CANCEL = 5.0
+_UNPRINTABLE = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in (9, 10)}
+
+
+def submit(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="The prompt. '-', or none, reads it from standard input.", show_default=False),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            help="JSON lines instead of a prompt: one request a line, with the fields of a request (prompt, "
+            "messages or tokens; max_tokens, ...). '-' for standard input.",
+            metavar="PATH",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Where results go with --file, instead of standard output.", show_default=False),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests of a --file under way at a time.")] = 64,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON line instead of streaming the text.")
+    ] = False,
+    redis: RedisUrl = DEFAULT_URL,
+    namespace: Namespace = "headrace",
+    model: Model = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.  [default: 256]")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 picks the most likely token.  [default: 0]")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest of this mass.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from so many of the likeliest.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Sample from those at least so likely, relative to the likeliest.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same tokens.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text. May be given more than once.")
+    ] = None,
+    priority: Annotated[
+        Literal["high", "normal", "low"] | None, typer.Option(help="Which queue.  [default: normal]")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose request it is; tenants share the workers fairly.")
+    ] = None,
+) -> None:
+    """Submit a prompt and stream its text, or a file of requests and collect their results.
+
+    [bold]headrace submit "Why is the sky blue?"[/] prints tokens as the worker makes them. Ctrl-C cancels the
+    request.
+
+    [bold]headrace submit --file requests.jsonl --output results.jsonl[/] writes a line for each request as it
+    ends, with [bold]line[/], the request's line in the file, and [bold]id[/], [bold]text[/],
+    [bold]tokens[/], [bold]finish_reason[/], [bold]usage[/], [bold]timings[/] or [bold]error[/]. The sampling
+    options are defaults for lines that don't say otherwise.
+
+    Exit status: 0 all completed, 1 something failed, 2 wrong usage, 130 interrupted.
+    """
+    fields = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "seed": seed,
+        "stop": stop or None,
+        "priority": priority,
+        "tenant": tenant,
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    if file is not None and prompt is not None:
+        raise typer.BadParameter("give a prompt or --file, not both", param_hint="--file")
+    if output is not None and file is None:
+        raise typer.BadParameter("needs --file", param_hint="--output")
+
+    async def run() -> bool:
+        try:
+            client = AsyncClient(redis, namespace=namespace)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        async with client:
+            client.model = await _served_model(client, model)
+            if file is not None:
+                return await _submit_file(client, file, output, given, concurrency)
+            return await _submit_prompt(client, _prompt_text(prompt), given, as_json)
+
+    try:
+        succeeded = anyio.run(run)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except RequestError as error:
+        raise typer.BadParameter(str(error)) from None
+    except (HeadraceError, OSError) as error:
+        typer.secho(f"headrace: {error}", err=True, fg="red")
+        raise typer.Exit(1) from None
+    raise typer.Exit(0 if succeeded else 1)
+
+
+async def _served_model(client: AsyncClient, model: str | None) -> str:
+    """``model``, or the one that workers serve now."""
+    overview = await Monitor(client.connection, client.keys, model).look()
+    alive = sorted({worker.model for worker in overview.workers})
+    if model is None:
+        if len(alive) != 1:
+            there = f"workers serve {', '.join(alive)}" if alive else "no worker is alive"
+            raise typer.BadParameter(f"say which: {there}", param_hint="--model")
+        return alive[0]
+    if not alive and overview.complete:
+        typer.secho(f"headrace: no worker of {model} is alive yet; waiting", err=True, fg="yellow")
+    return model
+
+
+async def _submit_prompt(client: AsyncClient, prompt: str, fields: dict[str, Any], as_json: bool) -> bool:
+    handle = await client.submit(prompt, **cast(RequestFields, fields))
+    try:
+        if not as_json:
+            async for event in handle:
+                if not isinstance(event, Done):
+                    _show(event.text)
+            sys.stdout.write("\n")
+        result = await handle.result()
+        if as_json:
+            sys.stdout.write(as_line(result_record(result)))
+    except BaseException:
+        with anyio.move_on_after(_TIME_TO_CANCEL, shield=True):
+            await handle.cancel()
+        raise
+    if not result.completed:
+        reason = f"{result.error.code}: {result.error.message}" if result.error else result.finish_reason
+        typer.secho(f"headrace: the request ended early: {reason}", err=True, fg="red")
+    return result.completed
+
+
+async def _submit_file(
+    client: AsyncClient, file: str, output: Path | None, defaults: dict[str, Any], concurrency: int
+) -> bool:
+    failed = 0
+    with _opened(file, output) as (lines, results), _progress() as progress:
+        task = progress.add_task("requests", total=_count_lines(file), failed=0)
+
+        def write(record: dict[str, Any]) -> None:
+            nonlocal failed
+            failed += record.get("finish_reason") not in ("stop", "length")
+            results.write(as_line(record))
+            results.flush()
+            progress.update(task, advance=1, failed=failed)
+
+        await run_batch(client, lines, defaults, concurrency, write)
+    return not failed
+
+
+@contextmanager
+def _opened(file: str, output: Path | None) -> Generator[tuple[TextIO, TextIO]]:
+    with ExitStack() as stack:
+        lines = sys.stdin if file == "-" else stack.enter_context(Path(file).open(encoding="utf-8"))
+        results = sys.stdout if output is None else stack.enter_context(output.open("w", encoding="utf-8"))
+        yield lines, results
+
+
+def _prompt_text(prompt: str | None) -> str:
+    if prompt not in (None, "-"):
+        return prompt
+    if prompt is None and sys.stdin.isatty():
+        raise typer.BadParameter("give one, or --file, or text on standard input", param_hint="PROMPT")
+    return sys.stdin.read()
+
+
+def _show(text: str) -> None:
+    # A model may write anything, escape sequences included; a terminal obeys them.
+    sys.stdout.write(text.translate(_UNPRINTABLE) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+def _count_lines(file: str) -> int | None:
+    """How many requests there are, where that can be told without using them up."""
+    if not Path(file).is_file():
+        return None
+    with Path(file).open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
+@contextmanager
+def _progress() -> Generator[Progress]:
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[failed]} failed"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield progress
