@@ -1,7 +1,7 @@
 """Float8 caches: what a stored number means.
 
-A cache of dtype float8_e4m3fn (OCP 8-bit floating point, 4 exponent and 3 mantissa bits, no infinities, largest
-number 448) holds keys and values divided by a scale per KV head.
+A cache of dtype float8_e4m3fn (OCP 8-bit floating point, 4 exponent and 3 mantissa bits, no infinities,
+largest number 448) holds keys and values divided by a scale per KV head.
 """
 
 from typing import Final
@@ -14,7 +14,8 @@ LARGEST: Final = 448.0
 
 
 def check_scales(cache: Tensor, *, key_scale: Tensor | None, value_scale: Tensor | None) -> None:
-    """Raise ``ValueError`` naming the scale that does not fit a cache [num_blocks, kv_heads, block_size, head_dim]."""
+    """Raise ``ValueError`` naming the scale that does not fit a cache [num_blocks, kv_heads, block_size,
+    head_dim]."""
     for name, scale in (("key_scale", key_scale), ("value_scale", value_scale)):
         if scale is None:
             continue
@@ -22,7 +23,7 @@ def check_scales(cache: Tensor, *, key_scale: Tensor | None, value_scale: Tensor
             raise ValueError(f"{name}: a cache of {cache.dtype} has no scales, only one of float8_e4m3fn")
         if scale.shape != (cache.shape[1],) or scale.dtype != torch.float32:
             raise ValueError(
-                f"{name}: expected float32 [{cache.shape[1]}], one per KV head, got {scale.dtype} {tuple(scale.shape)}"
+                f"{name}: expected float32 [{cache.shape[1]}], got {scale.dtype} {tuple(scale.shape)}"
             )
 
 

@@ -26,35 +26,37 @@ def paged_attention(
     out: Tensor | None = None,
     implementation: Implementation | None = None,
 ) -> Tensor:
-    """Causal attention of a flat batch's queries over the keys and values that their sequences have in the cache.
+    """Causal attention of a flat batch's queries over the keys and values that their sequences have in the
+    cache.
 
-    Prefill, chunks of a prefill, decode and any mix of them are one call. Query ``i`` of a sequence with ``n``
-    queries and length ``l`` is its token ``p = l - n + i`` and sees the keys ``k <= p``. The keys and values of the
-    batch's own tokens must be in the cache already (see ``write_kv``).
+    Prefill, chunks of a prefill, decode and any mix of them are one call. Query ``i`` of a sequence with
+    ``n`` queries and length ``l`` is its token ``p = l - n + i`` and sees the keys ``k <= p``. The keys and
+    values of the batch's own tokens must be in the cache already (see ``write_kv``).
 
     Args:
-        query: [T, heads, head_dim], float32, float16 or bfloat16. Head ``h`` reads KV head ``h // (heads / kv_heads)``.
+        query: [T, heads, head_dim], float32, float16 or bfloat16. Head ``h`` reads KV head ``h // (heads /
+            kv_heads)``.
         key_cache: [num_blocks, kv_heads, block_size, head_dim], the query's dtype or float8_e4m3fn.
         value_cache: as ``key_cache``.
         batch: which rows belong to which sequence, and where its keys lie.
         scale: what the scores are multiplied by before anything else, usually ``head_dim ** -0.5``.
-        sliding_window: with ``W``, a query at ``p`` sees ``p - W < k <= p`` only. Blocks wholly outside of every
-            query's window are not read, so their table entries may be stale.
+        sliding_window: with ``W``, a query at ``p`` sees ``p - W < k <= p`` only. Blocks wholly outside of
+            every query's window are not read, so their table entries may be stale.
         softcap: with ``c``, scores become ``c * tanh(score / c)`` (Gemma 2, arXiv 2408.00118).
-        sinks: [heads]: a logit per head that takes part in the softmax without a value (arXiv 2309.17453, as in
-            gpt-oss). It is neither scaled nor capped.
+        sinks: [heads]: a logit per head that takes part in the softmax without a value (arXiv 2309.17453, as
+            in gpt-oss). It is neither scaled nor capped.
         key_scale: float32 [kv_heads], for a float8 cache: a stored key times this is the key. 1 when absent.
         value_scale: as ``key_scale``.
         out: where to put the result, [T, heads, head_dim]; allocated when absent.
         implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
 
     Returns:
-        [T, heads, head_dim] of the query's dtype. Scores and sums are computed in float32 (float64 for a float64
-        query, which only torch takes).
+        [T, heads, head_dim] of the query's dtype. Scores and sums are computed in float32 (float64 for a
+        float64 query, which only torch takes).
 
-    Unused positions of the cache, whatever they hold, do not influence the result. With Triton, a sequence's result
-    is the same bit for bit whatever else is in the batch; nothing waits for the device and a call can be captured in a
-    CUDA graph.
+    Unused positions of the cache, whatever they hold, do not influence the result. With Triton, a sequence's
+    result is the same bit for bit whatever else is in the batch; nothing waits for the device and a call can
+    be captured in a CUDA graph.
 
     Raises:
         ValueError: when shapes, dtypes or devices do not fit together; the message names the argument.
@@ -99,7 +101,7 @@ def _check(
         raise ValueError(f"query: expected [T, heads, head_dim], got shape {tuple(query.shape)}")
     if key_cache.dim() != 4:
         raise ValueError(
-            f"key_cache: expected [num_blocks, kv_heads, block_size, head_dim], got shape {tuple(key_cache.shape)}"
+            f"key_cache: expected [num_blocks, kv_heads, block_size, head_dim], got {tuple(key_cache.shape)}"
         )
     if value_cache.shape != key_cache.shape or value_cache.dtype != key_cache.dtype:
         raise ValueError(

@@ -9,9 +9,9 @@ from torch import Tensor
 class AttentionBatch:
     """A flat batch of S sequences with any number of queries each, whose keys and values lie in blocks.
 
-    The last query of sequence ``s`` is its token number ``lengths[s] - 1``. A sequence of length 0 is padding: its
-    queries, if it has any, are answered with zeros. Rows past ``query_start[S]`` belong to no sequence and their
-    results are unspecified.
+    The last query of sequence ``s`` is its token number ``lengths[s] - 1``. A sequence of length 0 is
+    padding: its queries, if it has any, are answered with zeros. Rows past ``query_start[S]`` belong to no
+    sequence and their results are unspecified.
     """
 
     query_start: Tensor

@@ -1,8 +1,8 @@
 """Paged attention in torch: the reference, and what serves on the CPU.
 
 Sequences with one query are answered together, in groups of similar length gathered into one padded batch; a
-sequence with more is answered alone, a slice of its queries at a time. Query heads that share a KV head are rows of
-one matrix product, so keys and values are never repeated.
+sequence with more is answered alone, a slice of its queries at a time. Query heads that share a KV head are
+rows of one matrix product, so keys and values are never repeated.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from .batch import AttentionBatch
 
-# Elements of the largest intermediate (float32: 16 MB of gathered keys, 8 MB of scores): about what caches hold.
+# Elements of the largest intermediate (float32: 16 MB of gathered keys, 8 MB of scores): about what caches
+# hold.
 GATHERED_ELEMENTS: Final = 1 << 22
 SCORE_ELEMENTS: Final = 1 << 21
 
@@ -173,7 +174,8 @@ class _Attention:
     def _gather(
         self, cache: Tensor, blocks: Tensor, begin: Tensor, end: Tensor, scale: Tensor | None
     ) -> Tensor:
-        """The positions of blocks [n, b] as [n, kv_heads, b * block_size, head_dim], zero outside [begin, end).
+        """The positions of blocks [n, b] as [n, kv_heads, b * block_size, head_dim], zero outside [begin,
+        end).
 
         The zeros matter: a weight of zero does not hide a NaN that an unused position may hold.
         """
@@ -203,7 +205,8 @@ class _Attention:
         return taken.view(n, self.kv_heads, width * self.block_size, self.head_dim)
 
     def _weights(self, rows: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
-        """Softmax weights of rows [..., kv_heads, group, n?, head_dim] over keys [..., kv_heads, length, head_dim]."""
+        """Softmax weights of rows [..., kv_heads, group, n?, head_dim] over keys [..., kv_heads, length,
+        head_dim]."""
         scaled = rows * self.scale
         if rows.dim() == 4 and keys.dim() == 3:
             scores = (scaled.flatten(1, 2) @ keys.mT).view(*rows.shape[:3], keys.shape[1])

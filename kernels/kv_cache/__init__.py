@@ -27,11 +27,13 @@ def write_kv(
     Args:
         key: [T, kv_heads, head_dim], float32, float16 or bfloat16.
         value: as ``key``.
-        key_cache: [num_blocks, kv_heads, block_size, head_dim], the key's dtype or float8_e4m3fn; written in place.
+        key_cache: [num_blocks, kv_heads, block_size, head_dim], the key's dtype or float8_e4m3fn; written in
+            place.
         value_cache: as ``key_cache``.
-        slot_mapping: int64 [T]: ``block * block_size + offset``, or -1 for a row of padding, which is skipped. No
-            slot may occur twice.
-        key_scale: float32 [kv_heads], for a float8 cache: what is stored is the key over this, saturated at 448.
+        slot_mapping: int64 [T]: ``block * block_size + offset``, or -1 for a row of padding, which is
+            skipped. No slot may occur twice.
+        key_scale: float32 [kv_heads], for a float8 cache: what is stored is the key over this, saturated at
+            448.
         value_scale: as ``key_scale``.
         implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
 
@@ -64,15 +66,16 @@ def rotate_and_write_kv(
 ) -> Tensor:
     """Apply rotary position embedding to queries and keys, and write the keys and the values to the cache.
 
-    The rotation is the one of GPT-NeoX and Llama (RoFormer, arXiv 2104.09864, pairing element ``i`` with element
-    ``i + d / 2`` of the first ``d`` elements of a head; the rest of the head passes unchanged), computed in float32.
+    The rotation is the one of GPT-NeoX and Llama (RoFormer, arXiv 2104.09864, pairing element ``i`` with
+    element ``i + d / 2`` of the first ``d`` elements of a head; the rest of the head passes unchanged),
+    computed in float32.
 
     Args:
         query: [T, heads, head_dim], float32, float16 or bfloat16.
         key: [T, kv_heads, head_dim].
         value: as ``key``.
-        cosine: [T, d] with even ``d <= head_dim``: the cosines of each row's position, as transformers' rotary
-            embeddings give them (their two halves are those of the two elements of a pair).
+        cosine: [T, d] with even ``d <= head_dim``: the cosines of each row's position, as transformers'
+            rotary embeddings give them (their two halves are those of the two elements of a pair).
         sine: as ``cosine``.
         key_cache, value_cache, slot_mapping, key_scale, value_scale, implementation: as in ``write_kv``.
 
@@ -87,9 +90,10 @@ def rotate_and_write_kv(
     if query.dim() != 3 or query.shape[0] != key.shape[0] or query.shape[2] != key.shape[2]:
         raise ValueError(f"query: {tuple(query.shape)} does not fit the key's {tuple(key.shape)}")
     rows, rotated = cosine.shape if cosine.dim() == 2 else (-1, -1)
-    if rows != key.shape[0] or rotated % 2 or not 0 < rotated <= key.shape[2]:
+    count, _, head_dim = key.shape
+    if rows != count or rotated % 2 or not 0 < rotated <= head_dim:
         raise ValueError(
-            f"cosine: expected [{key.shape[0]}, an even number up to {key.shape[2]}], got {tuple(cosine.shape)}"
+            f"cosine: expected [{count}, an even number up to {head_dim}], got {tuple(cosine.shape)}"
         )
     if sine.shape != cosine.shape or sine.dtype != cosine.dtype:
         raise ValueError(f"sine: {sine.dtype} {tuple(sine.shape)} differs from cosine")
@@ -108,19 +112,16 @@ def _check(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, s
     if key.dim() != 3:
         raise ValueError(f"key: expected [T, kv_heads, head_dim], got shape {tuple(key.shape)}")
     if value.shape != key.shape or value.dtype != key.dtype:
-        raise ValueError(
-            f"value: {value.dtype} {tuple(value.shape)} differs from key: {key.dtype} {tuple(key.shape)}"
-        )
+        raise ValueError(f"value: {value.dtype} {tuple(value.shape)} differs from the key in shape or dtype")
+    rows, kv_heads, head_dim = key.shape
     for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
-        if cache.dim() != 4 or (cache.shape[1], cache.shape[3]) != (key.shape[1], key.shape[2]):
-            raise ValueError(
-                f"{name}: expected [num_blocks, {key.shape[1]}, block_size, {key.shape[2]}], got {tuple(cache.shape)}"
-            )
+        if cache.dim() != 4 or (cache.shape[1], cache.shape[3]) != (kv_heads, head_dim):
+            shape = f"[num_blocks, {kv_heads}, block_size, {head_dim}]"
+            raise ValueError(f"{name}: expected {shape}, got {tuple(cache.shape)}")
         if cache.dtype not in (key.dtype, torch.float8_e4m3fn):
             raise ValueError(f"{name}: {cache.dtype} is neither the key's {key.dtype} nor float8_e4m3fn")
     if value_cache.shape != key_cache.shape or value_cache.dtype != key_cache.dtype:
         raise ValueError("value_cache: shape or dtype differs from key_cache")
-    if slot_mapping.shape != (key.shape[0],) or slot_mapping.dtype != torch.int64:
-        raise ValueError(
-            f"slot_mapping: expected int64 [{key.shape[0]}], got {slot_mapping.dtype} {tuple(slot_mapping.shape)}"
-        )
+    if slot_mapping.shape != (rows,) or slot_mapping.dtype != torch.int64:
+        given = f"{slot_mapping.dtype} {tuple(slot_mapping.shape)}"
+        raise ValueError(f"slot_mapping: expected int64 [{rows}], got {given}")

@@ -21,8 +21,8 @@ def sample(
 ) -> Sampled:
     """Pick one token for each row of logits.
 
-    In this order: penalties; at temperature 0, the largest logit (the first of equal ones); else division by the
-    temperature, min_p, top_k, top_p, and a draw from what is left.
+    In this order: penalties; at temperature 0, the largest logit (the first of equal ones); else division by
+    the temperature, min_p, top_k, top_p, and a draw from what is left.
 
     - min_p keeps tokens at least ``min_p`` times as likely as the likeliest;
     - top_k keeps the k largest logits;
@@ -30,15 +30,16 @@ def sample(
 
     No filter tells equal logits apart: those equal to the last one kept are kept too.
 
-    The draw adds Gumbel noise and takes the largest sum (Gumbel-max; Maddison et al., arXiv 1411.0030). The noise
-    is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with the seed as key and
-    the position and token index as counter, the same 32 bits in each implementation. So a row's token depends on its
-    own logits, parameters, seed and position, and on nothing else in the batch.
+    The draw adds Gumbel noise and takes the largest sum (Gumbel-max; Maddison et al., arXiv 1411.0030). The
+    noise is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with the seed
+    as key and the position and token index as counter, the same 32 bits in each implementation. So a row's
+    token depends on its own logits, parameters, seed and position, and on nothing else in the batch.
 
     Args:
         logits: [R, vocabulary], float32, float16 or bfloat16. Not changed.
         params: how, for each row; None picks the largest logit of every row.
-        num_logprobs: None for no log-probabilities, 0 for the sampled token's, n for those of the n likeliest, too.
+        num_logprobs: None for no log-probabilities, 0 for the sampled token's, n for those of the n
+            likeliest, too.
         implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
 
     Raises:
@@ -78,9 +79,8 @@ def _check(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | N
     for name in ("prompt", "output"):
         history: Tensor = getattr(params.penalties, name)
         if history.dim() != 2 or history.shape[0] != rows or history.dtype != torch.int64:
-            raise ValueError(
-                f"params.penalties.{name}: expected int64 [{rows}, any], got {history.dtype} {tuple(history.shape)}"
-            )
+            given = f"{history.dtype} {tuple(history.shape)}"
+            raise ValueError(f"params.penalties.{name}: expected int64 [{rows}, any], got {given}")
 
 
 def _check_row_tensor(name: str, tensor: Tensor, dtype: torch.dtype, rows: int) -> None:

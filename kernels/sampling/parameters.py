@@ -9,9 +9,9 @@ from torch import Tensor
 class Penalties:
     """Penalties on tokens that occurred, for R rows. A row of 1, 0, 0 has none.
 
-    Repetition (CTRL, arXiv 1909.05858) divides a positive logit and multiplies a negative one, once, if the token
-    occurs in the prompt or the output. Then frequency is subtracted once per occurrence in the output, and presence
-    once if there is any.
+    Repetition (CTRL, arXiv 1909.05858) divides a positive logit and multiplies a negative one, once, if the
+    token occurs in the prompt or the output. Then frequency is subtracted once per occurrence in the output,
+    and presence once if there is any.
     """
 
     repetition: Tensor
@@ -44,13 +44,14 @@ class SamplingTensors:
     """int64 [R]: which output token of its sequence this is. Each (seed, position) has its own noise."""
     penalties: Penalties | None = None
     filters: bool = True
-    """False promises that top_k, top_p and min_p are off in every row, which saves the search for their cutoffs."""
+    """False promises that top_k, top_p and min_p are off in every row, which saves the search for their
+    cutoffs."""
 
 
 @dataclass(slots=True)
 class Sampled:
-    """One token for each of R rows. The log-probabilities, base e, are those of the model: before temperature,
-    penalties and filters."""
+    """One token for each of R rows. The log-probabilities, base e, are those of the model: before
+    temperature, penalties and filters."""
 
     tokens: Tensor
     """int64 [R]."""

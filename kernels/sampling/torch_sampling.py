@@ -1,7 +1,7 @@
 """Sampling in torch: the reference, and what serves on the CPU.
 
-Noise is bounded, so a token whose logit is too far below the row's best can never be drawn. Everything costly, the
-sort for the filters and the noise, is done on the tokens that can.
+Noise is bounded, so a token whose logit is too far below the row's best can never be drawn. Everything
+costly, the sort for the filters and the noise, is done on the tokens that can.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .noise import LARGEST_NOISE, SMALLEST_NOISE, gumbel, philox_words
+from .noise import LARGEST_NOISE, SMALLEST_NOISE, gumbel, token_words
 from .parameters import Penalties, Sampled, SamplingTensors
 
 REACH: Final = LARGEST_NOISE - SMALLEST_NOISE
 """A token whose scaled logit is further below the best than this is never drawn."""
-FIRST_REACH: Final = 7.0
-"""How far below the best the cutoffs of top_k and top_p are looked for at first."""
+REACHES: Final = (4.0, 8.0, 12.0, 16.0, REACH)
+"""How far below the best the cutoffs of top_k and top_p are looked for, one after the other."""
 ROWS_AT_ONCE: Final = 16
 
 
@@ -102,7 +102,7 @@ def _draw(scaled: Tensor, params: SamplingTensors) -> Tensor:
 def _race(candidates: _Candidates, params: SamplingTensors, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Value plus noise of each row's best candidate, and its token index (the lowest of equals)."""
     rows, vocabulary = shape
-    words = philox_words(params.seed[candidates.row], params.position[candidates.row], candidates.token)
+    words = token_words(params.seed, params.position, candidates.row, candidates.token, vocabulary)
     noisy = candidates.value + gumbel(words)
     best = noisy.new_full((rows,), -torch.inf).scatter_reduce_(0, candidates.row, noisy, "amax")
     index = torch.where(noisy == best[candidates.row], candidates.token, vocabulary)
@@ -128,8 +128,9 @@ def _sorted(candidates: _Candidates, rows: int) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _cutoffs(scaled: Tensor, params: SamplingTensors) -> Tensor:
-    """The smallest scaled logit that each row's filters keep, float32 [R]; any lower than -REACH means all."""
-    rows, vocabulary = scaled.shape
+    """The smallest scaled logit that each row's filters keep, float32 [R]; any lower than -REACH means
+    all."""
+    vocabulary = scaled.shape[1]
     least = params.min_p.log()
     top_k = torch.where(params.top_k > 0, params.top_k.clamp(max=vocabulary), vocabulary).long()
     limited = top_k < vocabulary
@@ -138,7 +139,7 @@ def _cutoffs(scaled: Tensor, params: SamplingTensors) -> Tensor:
 
     result = least.clone()
     pending = (limited | nucleus).nonzero()[:, 0]
-    for reach in (FIRST_REACH, REACH):
+    for reach in REACHES:
         if not pending.numel():
             break
         floor = least[pending].clamp(min=-reach)
@@ -147,7 +148,8 @@ def _cutoffs(scaled: Tensor, params: SamplingTensors) -> Tensor:
         kth = values.gather(1, (torch.minimum(k, count) - 1)[:, None])[:, 0]
         kept = values >= kth[:, None]
         mass = (values.double().exp() * kept).cumsum(-1)
-        # What min_p and top_k left is all here if one of the two ends above the floor, else it is the whole row.
+        # What min_p and top_k left is all here if one of the two ends above the floor, else it is the whole
+        # row.
         closed = (count >= k) | (least[pending] >= -reach)
         whole = torch.where(limited[pending] | (params.min_p[pending] > 0), mass[:, -1], total[pending])
         enough = mass >= params.top_p[pending].double()[:, None] * whole[:, None]
