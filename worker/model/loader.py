@@ -19,6 +19,7 @@ from transformers import (
 from .attention import ATTENTION_NAME
 from .errors import UnservableModelError
 from .kv_tensors import KVLayer
+from .packed_linear import pack_linear_layers
 from .servable import check_class, check_config, probe_layers
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -80,8 +81,11 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "auto",
     trust_remote_code: bool = False,
+    passes: bool = True,
 ) -> LoadedModel:
     """Load a causal language model from a folder or the hub, with attention connected to nothing yet.
+
+    ``passes`` lets linear layers on a CPU be packed: faster, and equal up to rounding.
 
     Raises:
         UnservableModelError: the architecture cannot run over a paged cache, or there is no fast tokenizer.
@@ -105,7 +109,10 @@ def load_model(
     )
     if not direct:
         nn.Module.to(model, device)
-    return prepare(source, model, tokenizer)
+    loaded = prepare(source, model, tokenizer)
+    if passes:
+        pack_linear_layers(model)
+    return loaded
 
 
 def prepare(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
