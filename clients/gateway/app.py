@@ -1,0 +1,62 @@
+"""Assembles the ASGI application: the only file that knows all the routes."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from . import error_responses
+from .gateway import make_gateway
+from .guard import Guard
+from .observation import Observation
+from .routes import completions, events, health, models, requests
+from .settings import GatewaySettings
+from .tracing import begin_unrecorded, recorder
+
+_DESCRIPTION = """\
+Tokens from a queue. OpenAI's API for completions, and requests that can be left and followed again from any
+gateway: the id of each event says where its reader stands.
+"""
+
+
+def create_app(settings: GatewaySettings) -> FastAPI:
+    """The gateway as an ASGI application.
+
+    Raises:
+        ValueError, OSError: the file of API keys cannot be used.
+        ImportError: traces are asked for and OpenTelemetry is not installed.
+    """
+    gateway = make_gateway(settings)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        async with gateway.client:
+            yield
+
+    app = FastAPI(
+        title="Headrace gateway",
+        version=version("headrace"),
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.gateway = gateway
+    error_responses.install(app)
+    for room in (completions, models, requests, events, health):
+        app.include_router(room.router)
+    # The last one added is the outermost.
+    app.add_middleware(Guard, gateway=gateway)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "x-headrace-request", "retry-after"],
+        )
+    begin = recorder() if settings.traces else begin_unrecorded
+    app.add_middleware(Observation, metrics=gateway.metrics, begin=begin)
+    return app

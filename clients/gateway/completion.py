@@ -1,0 +1,148 @@
+"""One HTTP completion: its choices' requests as one OpenAI object, or as chunks."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from ..async_client import AsyncHandle
+from ..protocol import Delta, Done, Event, FinishReason, Usage
+from ..result import Result
+from .errors import api_error_of, expired, worker_error
+from .merging import merged
+from .positions import Position
+from .sse import HEARTBEAT, compact, frame
+
+_STATUS_WAIT = 2.0
+"""Seconds that a stream's status is held back for a request that is refused at once."""
+
+
+class Format(Protocol):
+    """How choices look: ``ChatFormat`` or ``CompletionFormat``."""
+
+    whole: ClassVar[str]
+    chunk: ClassVar[str]
+
+    def choice(self, index: int, result: Result) -> dict[str, Any]: ...
+    def opening(self, index: int) -> dict[str, Any] | None: ...
+    def piece(self, index: int, delta: Delta) -> dict[str, Any]: ...
+    def ending(self, index: int, reason: FinishReason) -> dict[str, Any]: ...
+
+
+@dataclass(slots=True)
+class Completion:
+    """``choices_per_prompt`` requests belong to each prompt; their prompt tokens count once."""
+
+    id: str
+    model: str
+    created: int
+    format: Format
+    choices_per_prompt: int = 1
+    include_usage: bool = False
+    _usages: dict[int, Usage] = field(default_factory=dict[int, Usage])
+
+    def whole(self, results: Sequence[Result]) -> dict[str, Any]:
+        """The object that is not streamed.
+
+        Raises:
+            ApiError: a choice ended with an error or expired.
+        """
+        for index, result in enumerate(results):
+            _raise_failure(result.finish_reason, result)
+            self._usages[index] = result.usage
+        choices = [self.format.choice(index, result) for index, result in enumerate(results)]
+        return self._object(self.format.whole, choices) | {"usage": self._usage()}
+
+    async def stream(
+        self,
+        sources: Sequence[AsyncGenerator[Event]],
+        position: Position,
+        heartbeat: float,
+        leave: asyncio.Future[None],
+    ) -> AsyncGenerator[bytes]:
+        """Frames of the chunks, each with the reader's position where there is one choice only.
+
+        Raises:
+            ApiError, HeadraceError: before the first frame only; a later failure is a frame.
+        """
+        started = False
+        open_choices = set(range(len(sources)))
+        events = merged(sources, min(heartbeat, _STATUS_WAIT), heartbeat, leave)
+        try:
+            async for item in events:
+                if item is None:
+                    yield HEARTBEAT
+                    started = True
+                    continue
+                index, event = item
+                if isinstance(event, Done):
+                    _raise_failure(event.finish_reason, event)
+                    open_choices.discard(index)
+                    self._usages[index] = event.usage
+                position.advance(event)
+                event_id = str(position) if len(sources) == 1 else None
+                for body in self._chunks(index, event):
+                    yield frame(body, event_id=event_id)
+                    started = True
+            if not open_choices:
+                if self.include_usage:
+                    yield frame(compact(self._object(self.format.chunk, []) | {"usage": self._usage()}))
+                yield frame(b"[DONE]")
+        except Exception as error:
+            failure = api_error_of(error)
+            if failure is None or not started:
+                raise
+            yield frame(compact(failure.body))
+        finally:
+            await events.aclose()
+
+    def _chunks(self, index: int, event: Event) -> Iterable[bytes]:
+        choices: list[dict[str, Any] | None]
+        if isinstance(event, Done):
+            choices = [self._opening(index, event.seq == 0), self.format.ending(index, event.finish_reason)]
+        else:
+            speaks = event.text or event.logprobs
+            choices = [
+                self._opening(index, event.seq == 0 and event.pos == 0),
+                self.format.piece(index, event) if speaks else None,
+            ]
+        usage = {"usage": None} if self.include_usage else {}
+        for choice in choices:
+            if choice is not None:
+                yield compact(self._object(self.format.chunk, [choice]) | usage)
+
+    def _opening(self, index: int, first: bool) -> dict[str, Any] | None:
+        return self.format.opening(index) if first else None
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {**head, "system_fingerprint": None, "choices": choices}
+
+    def _usage(self) -> dict[str, Any]:
+        firsts = [self._usages[index] for index in sorted(self._usages)[:: self.choices_per_prompt]]
+        prompt = sum(usage.prompt_tokens for usage in firsts)
+        output = sum(usage.completion_tokens for usage in self._usages.values())
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in firsts)},
+        }
+
+
+async def results_of(handles: Sequence[AsyncHandle], leave: asyncio.Future[None]) -> list[Result] | None:
+    """All results, or None if ``leave`` is done before. Raises as ``AsyncHandle.result``."""
+    every = asyncio.gather(*(handle.result() for handle in handles))
+    try:
+        await asyncio.wait([every, leave], return_when=asyncio.FIRST_COMPLETED)
+        return every.result() if every.done() else None
+    finally:
+        every.cancel()
+        await asyncio.gather(every, return_exceptions=True)
+
+
+def _raise_failure(reason: FinishReason, ended: Result | Done) -> None:
+    if reason == "error":
+        raise worker_error(ended.error)
+    if reason == "expired":
+        raise expired()

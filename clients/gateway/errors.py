@@ -1,0 +1,129 @@
+"""Errors as HTTP answers, in the shape that OpenAI's clients understand."""
+
+from typing import Any
+
+from ..errors import EventsLost, QueueFull, Unavailable, UnknownRequest
+from ..protocol import ErrorInfo, RequestError
+
+_WORKER_ERRORS = frozenset({"invalid_request", "invalid_input", "unknown_model"})
+"""Codes with which a worker says that the request is at fault."""
+
+
+class ApiError(Exception):
+    """What the caller is told: an HTTP ``status`` and OpenAI's error object.
+
+    ``param`` is the field at fault, ``code`` a stable name for programs.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def body(self) -> dict[str, Any]:
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+
+
+def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
+    return ApiError(400, "invalid_request_error", message, param=param, code=code)
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    return invalid(message, param, "unsupported_parameter")
+
+
+def unauthorized() -> ApiError:
+    message = "An API key is needed: Authorization: Bearer KEY. The one given is missing or not valid."
+    return ApiError(401, "authentication_error", message, code="invalid_api_key")
+
+
+def forbidden(message: str) -> ApiError:
+    return ApiError(403, "permission_error", message, code="forbidden")
+
+
+def not_found(message: str = "There is nothing at this address.") -> ApiError:
+    return ApiError(404, "not_found_error", message, code="not_found")
+
+
+def unknown_request() -> ApiError:
+    """The same for a request that never was, has expired, or belongs to somebody else."""
+    return not_found("There is no such request, or it has expired.")
+
+
+def unknown_model(model: str) -> ApiError:
+    message = f"The model {model[:200]!r} is not served here."
+    return ApiError(404, "not_found_error", message, code="model_not_found", param="model")
+
+
+def too_large(message: str, param: str | None = None) -> ApiError:
+    return ApiError(413, "invalid_request_error", message, code="request_too_large", param=param)
+
+
+def rate_limited(message: str, retry_after: int, code: str = "rate_limit_exceeded") -> ApiError:
+    return ApiError(429, "rate_limit_error", message, code=code, retry_after=retry_after)
+
+
+def queue_full(error: QueueFull, retry_after: int) -> ApiError:
+    message = f"The queue is full: it holds {error.depth} requests, the limit is {error.limit}."
+    return rate_limited(message, retry_after, "queue_full")
+
+
+def unavailable(message: str, code: str, retry_after: int = 5) -> ApiError:
+    return ApiError(503, "service_unavailable_error", message, code=code, retry_after=retry_after)
+
+
+def no_worker(model: str) -> ApiError:
+    return unavailable(f"No worker is alive for the model {model!r}.", "no_worker", 10)
+
+
+def worker_error(error: ErrorInfo | None) -> ApiError:
+    """What a request that ended with ``error`` is answered with."""
+    if error is None:
+        return ApiError(500, "server_error", "The request ended with an error.", code="error")
+    if error.code in _WORKER_ERRORS:
+        field = error.message.partition(":")[0]
+        param = field if field.isidentifier() else None
+        return invalid(error.message, param, error.code)
+    return ApiError(500, "server_error", error.message, code=error.code)
+
+
+def expired() -> ApiError:
+    return ApiError(504, "timeout_error", "The request's deadline passed.", code="deadline_exceeded")
+
+
+def api_error_of(error: Exception) -> ApiError | None:
+    """The answer to an error of the client library; None for any other."""
+    match error:
+        case ApiError():
+            return error
+        case RequestError():
+            problem = str(error).removeprefix(f"{error.field}: ")
+            return invalid(f"{error.field}: {problem}", error.field)
+        case UnknownRequest():
+            return unknown_request()
+        case EventsLost():
+            return ApiError(500, "server_error", "Part of the request's output was lost.", code="events_lost")
+        case Unavailable():
+            return unavailable("The queue cannot be reached at the moment.", "queue_unavailable")
+        case _:
+            return None

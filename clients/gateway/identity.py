@@ -1,0 +1,42 @@
+"""Ids that say whose they are, so that ownership needs no record that could be lost or be raced.
+
+An id is 32 hexadecimal digits, random or derived, and 32 that are a hash of those and of the tenant. The
+gateway makes all ids and reads the tenant off the API key, so an id is a tenant's if its second half fits. A
+tenant who copies another's id cannot make it fit: any other second half is another id, and names nothing.
+"""
+
+import hmac
+import re
+from hashlib import sha256
+from secrets import token_bytes
+from typing import Final
+
+_DIGITS: Final = 32
+_OWNED: Final = re.compile(r"([0-9a-f]{32})([0-9a-f]{32})(?:-[0-9]{1,6})?\Z")
+
+
+def new_id(tenant: str | None) -> str:
+    """A fresh id of ``tenant``'s that nobody can guess."""
+    return _bound(token_bytes(16).hex(), tenant)
+
+
+def id_for(tenant: str | None, *parts: bytes) -> str:
+    """The id that the same ``parts`` always give the same tenant: doing it twice is doing it once."""
+    digest = sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts))
+    return _bound(digest.hexdigest()[:_DIGITS], tenant)
+
+
+def part_of(owned_id: str, index: int) -> str:
+    """The id of a part: 0 is the id itself."""
+    return f"{owned_id}-{index}" if index else owned_id
+
+
+def belongs_to(owned_id: str, tenant: str | None) -> bool:
+    """Whether ``owned_id`` is ``tenant``'s. False for what is not such an id at all."""
+    match = _OWNED.match(owned_id)
+    return match is not None and hmac.compare_digest(_bound(match[1], tenant), match[1] + match[2])
+
+
+def _bound(start: str, tenant: str | None) -> str:
+    owner = b"\0" if tenant is None else b"\1" + tenant.encode()
+    return start + sha256(start.encode() + owner).hexdigest()[:_DIGITS]

@@ -1,0 +1,78 @@
+"""What a gateway counts, for Prometheus. No label holds a tenant, a key or an id."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .slots import StreamSlots
+
+_LATENCIES: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_RECENT: Final = 1000
+
+
+class Metrics:
+    """Times are in seconds."""
+
+    def __init__(self, slots: StreamSlots) -> None:
+        self.registry = CollectorRegistry()
+        self.recent_first_tokens: deque[float] = deque(maxlen=_RECENT)
+        """The last times to first token, for those who look without Prometheus."""
+        self.requests = Counter(
+            "headrace_gateway_http_requests",
+            "HTTP requests answered, by route.",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self.duration = Histogram(
+            "headrace_gateway_http_seconds",
+            "From the request's head to the last byte of its answer, streams included.",
+            ["route"],
+            registry=self.registry,
+            buckets=_LATENCIES,
+        )
+        self.submitted = Counter(
+            "headrace_gateway_requests_submitted",
+            "Requests put on queues.",
+            ["model"],
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "headrace_gateway_refused", "Errors answered, by code.", ["code"], registry=self.registry
+        )
+        self.delivered_tokens = Counter(
+            "headrace_gateway_tokens_delivered", "Tokens sent to readers of streams.", registry=self.registry
+        )
+        self.webhooks = Counter(
+            "headrace_gateway_webhooks", "Webhook deliveries tried, by outcome.", ["outcome"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.batch_lines = Counter(
+            "headrace_gateway_batch_lines", "Lines of batches ended, by outcome.", ["outcome"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._first_token = Histogram(
+            "headrace_gateway_time_to_first_token_seconds",
+            "From a streamed request's submission to its first token at the gateway.",
+            registry=self.registry,
+            buckets=_LATENCIES,
+        )
+        self.registry.register(_Streams(slots))
+
+    def first_token(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+        self.recent_first_tokens.append(seconds)
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Streams(Collector):
+    def __init__(self, slots: StreamSlots) -> None:
+        self._slots = slots
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("headrace_gateway_streams", "Streams open now.", len(self._slots))

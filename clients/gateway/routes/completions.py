@@ -1,0 +1,94 @@
+"""OpenAI's ``/v1/chat/completions`` and ``/v1/completions``."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from time import monotonic, time
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from ...async_client import AsyncHandle
+from ..access import CallerDep, GatewayDep
+from ..api_keys import Caller
+from ..ask import Ask
+from ..chat_body import ChatBody, chat_ask
+from ..chat_format import ChatFormat
+from ..completion import Completion, Format, results_of
+from ..completion_body import CompletionBody, completion_asks
+from ..completion_format import CompletionFormat
+from ..delivery import cancelling, counted
+from ..errors import invalid
+from ..gateway import Gateway
+from ..intake import cancel_all
+from ..positions import Position
+from ..sampling_body import SamplingBody
+from ..sse import SseResponse, watch
+from .idempotency import idempotency_key
+from .schemas import COMPLETION_ANSWERS
+
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.post("/v1/chat/completions", responses=COMPLETION_ANSWERS, summary="Continue a chat")
+async def chat(request: Request, body: ChatBody, caller: CallerDep, gateway: GatewayDep) -> Response:
+    asks = [chat_ask(body, gateway.settings.default_max_tokens)]
+    return await _answer(request, gateway, caller, body, asks, ChatFormat(gateway.token_name(body.model)))
+
+
+@router.post("/v1/completions", responses=COMPLETION_ANSWERS, summary="Continue a text")
+async def complete(
+    request: Request, body: CompletionBody, caller: CallerDep, gateway: GatewayDep
+) -> Response:
+    asks = completion_asks(body)
+    return await _answer(
+        request, gateway, caller, body, asks, CompletionFormat(gateway.token_name(body.model))
+    )
+
+
+async def _answer(
+    request: Request, gateway: Gateway, caller: Caller, body: SamplingBody, asks: list[Ask], form: Format
+) -> Response:
+    n = body.n or 1
+    limit = gateway.settings.max_choices
+    if len(asks) * n > limit:
+        raise invalid(f"n: times the number of prompts must be at most {limit}", "n")
+    wanted = [ask.choice(index) for ask in asks for index in range(n)]
+    if body.stream:
+        gateway.slots.check(caller)
+    await gateway.intake.admit(caller, body.model, wanted)
+    started = monotonic()
+    handles = await gateway.intake.submit(
+        caller, wanted, key=await idempotency_key(request), trace=request.state.trace
+    )
+    request.state.request_id = handles[0].id
+    gateway.metrics.submitted.labels(body.model).inc(len(handles))
+    usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+    completion = Completion(handles[0].id, body.model, int(time()), form, n, usage)
+    cancels = bool(body.cancel_on_disconnect)
+    if not body.stream:
+        return await _whole(request, completion, handles, cancels=cancels)
+
+    def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
+        sources = [counted(handle.events(), gateway.metrics, started) for handle in handles]
+        stream = completion.stream(sources, Position(), gateway.settings.heartbeat, leave)
+        return cancelling(stream, handles, leave, gateway.slots) if cancels else stream
+
+    return SseResponse(
+        frames, gateway.slots, caller, gateway.settings.write_timeout, {"x-headrace-request": handles[0].id}
+    )
+
+
+async def _whole(
+    request: Request,
+    completion: Completion,
+    handles: Sequence[AsyncHandle],
+    *,
+    cancels: bool,
+) -> Response:
+    with watch(request.receive) as leave:
+        results = await results_of(handles, leave)
+    if results is None:
+        if cancels:
+            await cancel_all(handles)
+        return Response(status_code=499)
+    return JSONResponse(completion.whole(results), headers={"x-headrace-request": completion.id})

@@ -1,0 +1,64 @@
+"""``/v1/requests/{id}/events``: follow a request from anywhere in it, from any gateway."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response
+
+from ..access import CallerDep, GatewayDep, own_handle
+from ..chat_format import ChatFormat
+from ..completion import Completion
+from ..completion_format import CompletionFormat
+from ..delivery import counted
+from ..native_events import native_frames
+from ..positions import Position
+from ..sse import SseResponse
+from .schemas import EVENT_STREAM, errors
+
+router = APIRouter(tags=["Requests"])
+
+_ANSWERS: dict[int | str, dict[str, Any]] = errors(404, 429) | {
+    200: {"description": "The events from there on, the last one `done`.", "content": EVENT_STREAM},
+    204: {"description": "The position given is behind the last event: there is nothing to come back for."},
+}
+
+
+@router.get(
+    "/v1/requests/{request_id}/events",
+    responses=_ANSWERS,
+    response_class=Response,
+    summary="Follow, or go on following",
+)
+async def follow(
+    request: Request,
+    request_id: str,
+    caller: CallerDep,
+    gateway: GatewayDep,
+    after: Annotated[str | None, Query(description="Id of the last event received.", max_length=32)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=32)] = None,
+    format: Annotated[  # noqa: A002  the name of the query parameter
+        Literal["native", "chat", "completion"], Query(description="How events look.")
+    ] = "native",
+) -> Response:
+    handle = own_handle(gateway, caller, request_id)
+    # A browser that reconnects by itself repeats the URL and adds the header, so the header knows better.
+    position = Position.parse(last_event_id or after)
+    status = await handle.status()
+    if position.ended:
+        return Response(status_code=204)
+    request.state.request_id = request_id
+    heartbeat = gateway.settings.heartbeat
+
+    def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
+        events = handle.events(seq=position.tokens, pos=position.characters)
+        source = counted(events, gateway.metrics, None)
+        if format == "native":
+            return native_frames(source, position, heartbeat, leave)
+        model = handle.model or ""
+        form = (ChatFormat if format == "chat" else CompletionFormat)(gateway.token_name(model))
+        completion = Completion(request_id, model, (status.timings.created or 0) // 1000, form)
+        return completion.stream([source], position, heartbeat, leave)
+
+    return SseResponse(frames, gateway.slots, caller, gateway.settings.write_timeout)

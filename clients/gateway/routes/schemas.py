@@ -1,0 +1,84 @@
+"""What answers look like, for the OpenAPI document."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """Every error has this shape, which is OpenAI's."""
+
+    error: ErrorBody
+
+
+class UsageBody(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+
+class CompletionAnswer(BaseModel):
+    """A chat completion or text completion, as OpenAI documents them."""
+
+    id: str
+    object: Literal["chat.completion", "text_completion"]
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: UsageBody
+
+
+class ModelAnswer(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelAnswer]
+
+
+Answers = dict[int | str, dict[str, Any]]
+
+_DESCRIPTIONS = {
+    400: "A field is wrong; `param` names it.",
+    401: "The API key is missing or not valid.",
+    403: "The API key may not do this.",
+    404: "There is no such thing, or it is not yours.",
+    408: "The body did not come in time.",
+    409: "Its state does not allow this.",
+    413: "The body or the prompt is too large.",
+    429: "The key's rate is used up, or the queue is full; `Retry-After` says when there should be room.",
+    500: "The worker or the gateway failed.",
+    503: "No worker is alive for the model, or the queue cannot be reached.",
+    504: "The request's deadline passed.",
+}
+
+
+def errors(*statuses: int) -> Answers:
+    """The error answers of a route; 400, 401, 500 and 503 are always among them."""
+    return {
+        status: {"model": ErrorAnswer, "description": _DESCRIPTIONS[status]}
+        for status in sorted({400, 401, 500, 503, *statuses})
+    }
+
+
+EVENT_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
+
+COMPLETION_ANSWERS: Answers = errors(404, 408, 413, 429, 504) | {
+    200: {
+        "model": CompletionAnswer,
+        "description": "The completion; with `stream`, chunks of it as server-sent events.",
+        "content": EVENT_STREAM,
+    },
+}

@@ -1,0 +1,15 @@
+"""Lua scripts that gateways run. Each touches the keys of one hash tag only, and takes time from Redis."""
+
+from ...scripts import Script
+
+
+def _script(name: str) -> Script:
+    return Script(name, __name__)
+
+
+RATE = _script("rate")
+DRAINED = _script("drained")
+TAKE_DUE = _script("take_due")
+ADD_TASK = _script("add_task")
+POSTPONE = _script("postpone")
+ADD_TO_INDEX = _script("add_to_index")

@@ -1,0 +1,17 @@
+-- Gives a taken task back: to be looked at later, or done with. Only for whoever has its lease still.
+-- KEYS: due, tasks. ARGV: task id, lease, ms until it is due or '' when it is done, task, TTL ms.
+-- Returns 1, or 0 when the lease is over.
+local due = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if not due or tonumber(due) ~= tonumber(ARGV[2]) then return 0 end
+if ARGV[3] == '' then
+  redis.call('ZREM', KEYS[1], ARGV[1])
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  return 1
+end
+local time = redis.call('TIME')
+local later = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[3]
+redis.call('ZADD', KEYS[1], string.format('%d', later), ARGV[1])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[4])
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
+return 1

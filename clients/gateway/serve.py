@@ -1,0 +1,74 @@
+"""Runs a gateway: the listening socket, the signals, the end that costs no stream a token."""
+
+import logging
+import signal
+import socket
+from types import FrameType
+
+import uvicorn
+
+from .app import create_app
+from .gateway import Gateway
+from .settings import GatewaySettings
+
+_BACKLOG = 2048
+_PINGS = 20.0
+"""Seconds between pings on a WebSocket."""
+
+log = logging.getLogger(__name__)
+
+
+class GatewayServer(uvicorn.Server):
+    """Stops like uvicorn, but asks followers of streams to come back elsewhere first."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            log.info("%s: taking no more requests, finishing answers", signal.Signals(sig).name)
+            self._gateway.slots.end_all()
+        super().handle_exit(sig, frame)
+
+
+def make_server(settings: GatewaySettings) -> GatewayServer:
+    """A server that is not listening yet. Raises as ``create_app``."""
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="websockets-sansio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws_ping_interval=_PINGS,
+        ws_max_size=settings.max_body,
+        timeout_graceful_shutdown=int(settings.drain_grace) or 1,
+    )
+    return GatewayServer(config, app.state.gateway)
+
+
+def listen(host: str, port: int, write_timeout: float) -> socket.socket:
+    """A listening socket; the system chooses the port if it is 0.
+
+    Connections whose peer takes nothing for ``write_timeout`` seconds are closed by the system.
+
+    Raises:
+        OSError: the address is taken or not this machine's.
+    """
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(write_timeout * 1000))
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

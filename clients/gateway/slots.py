@@ -1,0 +1,56 @@
+"""How many streams are open on this gateway, in all and for each API key."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from .api_keys import Caller
+from .errors import rate_limited, unavailable
+
+
+class StreamSlots:
+    """Counts open streams, and ends them all when the gateway goes."""
+
+    def __init__(self, limit: int) -> None:
+        self.draining = False
+        self._limit = limit
+        self._open: set[asyncio.Future[None]] = set()
+        self._by_key: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def check(self, caller: Caller) -> None:
+        """Raise what ``take`` would raise now."""
+        if caller.streams is not None and self._by_key[caller.key_id] >= caller.streams:
+            message = f"This API key may have {caller.streams} streams open."
+            raise rate_limited(message, 1, "too_many_streams")
+        if self.draining or len(self._open) >= self._limit:
+            raise unavailable("This gateway takes no more streams.", "too_many_streams", 1)
+
+    @contextmanager
+    def take(self, caller: Caller) -> Generator[asyncio.Future[None]]:
+        """One stream's place; the future is done once the gateway wants the stream to end.
+
+        Raises:
+            ApiError: 429 when the key has as many as it may, 503 when the gateway has.
+        """
+        self.check(caller)
+        leave: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open.add(leave)
+        self._by_key[caller.key_id] += 1
+        try:
+            yield leave
+        finally:
+            self._open.discard(leave)
+            self._by_key[caller.key_id] -= 1
+            if not self._by_key[caller.key_id]:
+                del self._by_key[caller.key_id]
+
+    def end_all(self) -> None:
+        """Take no more streams, and ask those that are open to end."""
+        self.draining = True
+        for leave in self._open:
+            if not leave.done():
+                leave.set_result(None)
