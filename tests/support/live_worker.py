@@ -10,12 +10,15 @@ import anyio
 from headrace.worker.app import run_worker
 from headrace.worker.assembly import Assembly
 from headrace.worker.config import WorkerConfig
+from headrace.worker.serve import Observer
 
 MODEL = "tiny"
 
 
 @asynccontextmanager
-async def live_worker(url: str, folder: Path, **settings: Any) -> AsyncIterator[Assembly]:
+async def live_worker(
+    url: str, folder: Path, *, observe: Observer | None = None, **settings: Any
+) -> AsyncIterator[Assembly]:
     """Serve ``folder`` as the model ``tiny`` until the block ends; then drain."""
     defaults: dict[str, Any] = {
         "dtype": "float32",
@@ -34,7 +37,7 @@ async def live_worker(url: str, folder: Path, **settings: Any) -> AsyncIterator[
         ready.set()
 
     async def serve() -> None:
-        await run_worker(config, on_ready=on_ready, stop=stop)
+        await run_worker(config, observe=observe, on_ready=on_ready, stop=stop)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(serve)

@@ -130,6 +130,7 @@ class Claimer:
             keys,
             [
                 entry.id,
+                entry.stream,
                 entry.deliveries,
                 self._consumer,
                 settings.model,
@@ -175,7 +176,7 @@ class Claimer:
         held.metadata = request.metadata if request is not None else None
         end = Unrun(read.request_id, epoch, "error", tokens, text, resumed.logprobs if resumed else None)
         if read.error is not None:
-            code = "unknown_model" if read.error.field == "model" else "invalid_request"
+            code = "invalid_request" if read.request is None else "unknown_model"
             self._end(end, code, str(read.error))
         elif verdict == "cancelled" or verdict == "expired":
             self._outbox.put([], [replace(end, reason=verdict)])

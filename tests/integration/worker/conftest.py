@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +11,20 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from headrace.clients import AsyncClient
 
 
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    folder = save_tiny_model("llama", tmp_path_factory.mktemp("models") / "llama", chat_template=True)
+def served(folder: Path, *, chat_template: bool) -> Reference:
+    save_tiny_model("llama", folder, chat_template=chat_template)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return Reference(folder, model.eval(), AutoTokenizer.from_pretrained(folder))
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return served(tmp_path_factory.mktemp("llama"), chat_template=True)
+
+
+@pytest.fixture(scope="session")
+def reference_without_chat(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return served(tmp_path_factory.mktemp("llama_base"), chat_template=False)
 
 
 @pytest.fixture
