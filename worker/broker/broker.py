@@ -103,8 +103,8 @@ class Broker:
         self.outbox.put([], [_unrun(claim, "error", code, message)])
 
     async def hand_back(self) -> int:
-        """Give back everything held; see ``drain.hand_back``. Stop the intake and flush the outbox before."""
-        self.intake.stop()
+        """Stop the intake and give back everything held; see ``drain.hand_back``. Flush the outbox before."""
+        await self.intake.stopped()
         return await hand_back(self.settings, self._connection, self._holdings, self.outbox, self._leases)
 
     def _lost(self, held: Held) -> None:
@@ -149,7 +149,7 @@ async def open_broker(
     progressing: Callable[[], bool] = lambda: True,
 ) -> AsyncGenerator[Broker]:
     """A broker on its own connections; start its ``run`` in a task group inside."""
-    connection = Connection(settings.url, Counters(), timeout=settings.timeout)
+    connection = Connection(settings.url, Counters(), settings.timeout)
     try:
         yield Broker(settings, connection, record=record, progressing=progressing)
     finally:

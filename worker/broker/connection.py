@@ -109,16 +109,14 @@ class Backoff:
 class Connection:
     """Runs scripts and pipelines, on time-limited connections.
 
-    ``timeout`` (seconds) limits every command; a blocking command has its blocking time on top.
+    ``timeout`` (seconds) limits every command; a blocking command may block as long, and has it on top.
     """
 
-    def __init__(
-        self, url: str, counters: Counters, *, timeout: float = 5.0, longest_block: float = 2.0
-    ) -> None:
+    def __init__(self, url: str, counters: Counters, timeout: float) -> None:
         self.counters = counters
-        self.longest_block = longest_block
+        self.longest_block = timeout
         self._client = _client(url, timeout)
-        self._blocking = _client(url, timeout + longest_block)
+        self._blocking = _client(url, 2 * timeout)
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):

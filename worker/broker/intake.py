@@ -47,6 +47,8 @@ class Intake:
         self._claims: deque[Claim] = deque()
         self._handed_out = anyio.Event()
         self._stopped = False
+        self._running = False
+        self._ended = anyio.Event()
         self._wake = anyio.Event()
 
     def offer(self, room: Room, waiting: int = 0) -> None:
@@ -76,8 +78,22 @@ class Intake:
         self._stopped = True
         self._wake_up()
 
+    async def stopped(self) -> None:
+        """Stop, and wait until nothing is on its way here from the queue."""
+        self.stop()
+        if self._running:
+            await self._ended.wait()
+
     async def run(self) -> None:
         """Take and claim until stopped."""
+        self._running = True
+        try:
+            await self._take_and_claim()
+        finally:
+            self._running = False
+            self._ended.set()
+
+    async def _take_and_claim(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._arrivals.watch)
             while not self._stopped:

@@ -1,7 +1,7 @@
 -- Claim a request for one worker: from here on only that worker, in this epoch, may write to its keys.
 --
 -- KEYS: request hash, event log
--- ARGV: queue entry id, times delivered, consumer, model, deadline in ms or '', TTL ms, most attempts
+-- ARGV: queue entry id, number of its stream, times delivered, consumer, model, deadline in ms or '', TTL ms, most attempts
 -- Returns {verdict, now ms, ...}
 --   'run' | 'cancelled' | 'expired' | 'poison', now, epoch, attempts, logged tokens, {event, ...}
 --     claimed; in the last three cases the caller ends the request without running it
@@ -9,10 +9,12 @@
 --   'duplicate', now                             another entry has started or ended the request
 --   'stale', now                                 the entry has been delivered to someone else since
 --
--- Field `entry` is the client's note of what it enqueued last; `claimed` is the entry that started the request.
+-- Field `entry` is the client's note of what it enqueued last; `claimed` is the entry that started the request,
+-- with its stream, since entries of different streams may have equal ids.
 
-local entry, deliveries, consumer, model = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local deadline, ttl, most = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local place, deliveries = ARGV[2] .. '/' .. ARGV[1], tonumber(ARGV[3])
+local consumer, model = ARGV[4], ARGV[5]
+local deadline, ttl, most = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -24,10 +26,10 @@ local epoch, attempts = tonumber(state[2] or '0'), tonumber(state[3] or '0')
 local delivered = tonumber(state[5] or '0')
 
 if status == 'finished' then
-  if claimed and claimed ~= entry then return {'duplicate', now} end
+  if claimed and claimed ~= place then return {'duplicate', now} end
   return {'finished', now, state[9] or ''}
 end
-if claimed and claimed ~= entry then return {'duplicate', now} end
+if claimed and claimed ~= place then return {'duplicate', now} end
 if claimed and deliveries < delivered then return {'stale', now} end
 if not status then redis.call('DEL', KEYS[2]) end
 
@@ -36,8 +38,8 @@ if not (status == 'running' and state[6] == consumer and deliveries == delivered
   epoch = epoch + 1
   attempts = attempts + 1
   redis.call('HSET', KEYS[1], 'status', 'running', 'epoch', epoch, 'attempts', attempts, 'worker', consumer,
-             'claimed', entry, 'deliveries', deliveries, 'started', now)
-  redis.call('HSETNX', KEYS[1], 'entry', entry)
+             'claimed', place, 'deliveries', deliveries, 'started', now)
+  redis.call('HSETNX', KEYS[1], 'entry', ARGV[1])
   redis.call('HSETNX', KEYS[1], 'model', model)
   redis.call('HSETNX', KEYS[1], 'created', now)
 end

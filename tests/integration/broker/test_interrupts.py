@@ -1,0 +1,129 @@
+"""Cancelling and deadlines: in the queue, while running, and while no worker is alive."""
+
+import time
+
+import anyio
+import pytest
+import redis
+from counting_worker import (
+    KEYS,
+    MODEL,
+    CountingEngine,
+    CountingWorker,
+    done_of,
+    enqueue,
+    log_of,
+    notice,
+    queue_is_empty,
+    settings,
+    state_of,
+    until,
+)
+
+from headrace.clients.protocol import Delta
+from headrace.worker.broker import open_broker
+
+pytestmark = pytest.mark.anyio
+
+
+def redis_ms(client: redis.Redis) -> int:
+    seconds, micros = client.time()
+    return seconds * 1000 + micros // 1000
+
+
+async def test_cancelled_in_the_queue_it_ends_without_computation(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    enqueue(redis_client, "a", metadata=7)
+    redis_client.hset(KEYS.request("a"), mapping={"status": "queued", "epoch": 0, "cancel": 1})
+    async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
+        worker = CountingWorker(broker)
+        tasks.start_soon(worker.serve)
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    assert worker.seen == []
+    done = done_of(redis_client, "a")
+    assert done is not None
+    assert (done.finish_reason, done.seq, done.metadata, done.error) == ("cancelled", 0, 7, None)
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_cancelled_while_running_it_ends_with_what_it_has(
+    redis_url: str, redis_client: redis.Redis, announced: bool
+) -> None:
+    """The notice makes it quick; without one, the flag comes back with the next emit or heartbeat."""
+    enqueue(redis_client, "a", max_tokens=12)
+    lease = 360 if announced else 0.6
+    async with open_broker(settings(redis_url, lease=lease)) as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(CountingWorker(broker, CountingEngine(pause_at=5)).serve)
+        await until(lambda: state_of(redis_client, "a").get("seq") == "5")
+        if announced:
+            await until(lambda: redis_client.pubsub_numsub(KEYS.control(MODEL))[0][1] == 1)
+        redis_client.hset(KEYS.request("a"), "cancel", 1)
+        if announced:
+            redis_client.publish(KEYS.control(MODEL), b"\xc1 noise")
+            redis_client.publish(KEYS.control(MODEL), notice(cancel="someone else's"))
+            redis_client.publish(KEYS.control(MODEL), notice(cancel="a", later_field=1))
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    done = done_of(redis_client, "a")
+    assert done is not None
+    assert (done.finish_reason, done.seq) == ("cancelled", 5)
+    delta = log_of(redis_client, "a")[0]
+    assert isinstance(delta, Delta)
+    assert delta.tokens == [0, 1, 2, 3, 4]
+
+
+async def test_cancelled_after_its_worker_died_it_ends_once_with_what_it_had(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    enqueue(redis_client, "a", max_tokens=12)
+    async with open_broker(settings(redis_url, "killed")) as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(CountingWorker(broker, CountingEngine(pause_at=5)).serve)
+        await until(lambda: state_of(redis_client, "a").get("seq") == "5")
+        tasks.cancel_scope.cancel()
+    redis_client.hset(KEYS.request("a"), "cancel", 1)
+    async with open_broker(settings(redis_url, "heir")) as broker, anyio.create_task_group() as tasks:
+        heir = CountingWorker(broker)
+        tasks.start_soon(heir.serve)
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    assert heir.seen == []
+    done = done_of(redis_client, "a")
+    assert done is not None
+    assert (done.finish_reason, done.seq, done.usage.completion_tokens) == ("cancelled", 5, 5)
+
+
+async def test_expired_in_the_queue_it_costs_no_computation(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    now = redis_ms(redis_client)
+    enqueue(redis_client, "late", deadline=now - 1)
+    enqueue(redis_client, "early", deadline=now + 600_000)
+    async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
+        worker = CountingWorker(broker)
+        tasks.start_soon(worker.serve)
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    assert [claim.request.id for claim in worker.seen] == ["early"]
+    done = done_of(redis_client, "late")
+    assert done is not None
+    assert (done.finish_reason, done.seq) == ("expired", 0)
+
+
+async def test_a_deadline_passes_by_the_clock_of_redis_not_of_this_machine(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong_by = -86400.0
+    true_time = time.time
+    monkeypatch.setattr("headrace.worker.broker.clock.time.time", lambda: true_time() + wrong_by)
+    enqueue(redis_client, "a", max_tokens=12, deadline=redis_ms(redis_client) + 700)
+    async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(CountingWorker(broker, CountingEngine(pause_at=5)).serve)
+        await until(lambda: queue_is_empty(redis_client))
+        assert abs(broker.clock.now_ms() - redis_ms(redis_client)) < 10_000
+        tasks.cancel_scope.cancel()
+    done = done_of(redis_client, "a")
+    assert done is not None
+    assert done.finish_reason == "expired"
+    assert int(state_of(redis_client, "a")["finished"]) >= int(state_of(redis_client, "a")["created"])
