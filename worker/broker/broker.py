@@ -58,7 +58,7 @@ class Broker:
             settings, connection, self._holdings, self.outbox, self.control, self.clock, self.consumer
         )
         orphans = Orphans(settings, connection, self._holdings, self.consumer)
-        self._leases = Leases(
+        self.leases = Leases(
             settings,
             connection,
             self._holdings,
@@ -78,7 +78,7 @@ class Broker:
             orphans,
             self.consumer,
             lock=lock,
-            on_gap=self._leases.renew_now,
+            on_gap=self.leases.renew_now,
         )
 
     @property
@@ -90,7 +90,7 @@ class Broker:
         """All background work, until cancelled. No failure of Redis ends it."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.outbox.run)
-            tasks.start_soon(self._leases.run)
+            tasks.start_soon(self.leases.run)
             tasks.start_soon(self.control.run)
             tasks.start_soon(self.intake.run)
 
@@ -105,7 +105,7 @@ class Broker:
     async def hand_back(self) -> int:
         """Stop the intake and give back everything held; see ``drain.hand_back``. Flush the outbox before."""
         await self.intake.stopped()
-        return await hand_back(self.settings, self._connection, self._holdings, self.outbox, self._leases)
+        return await hand_back(self.settings, self._connection, self._holdings, self.outbox, self.leases)
 
     def _lost(self, held: Held) -> None:
         self.control.lost(held)

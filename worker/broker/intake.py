@@ -35,9 +35,9 @@ class Intake:
         on_gap: Callable[[], None],
     ) -> None:
         self._connection = connection
-        self._claimer = claimer
-        self._orphans = orphans
-        self._arrivals = Arrivals(settings, connection, holdings, consumer, wake=self._wake_up)
+        self.claimer = claimer
+        self.orphans = orphans
+        self.arrivals = Arrivals(settings, connection, holdings, consumer, wake=self._wake_up)
         self._lock = lock
         self._on_gap = on_gap
         self._room: Room = (0, 0, 0)
@@ -70,7 +70,7 @@ class Intake:
 
     def sweep_now(self) -> None:
         """Another worker has given requests back."""
-        self._orphans.now()
+        self.orphans.now()
         self._wake_up()
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class Intake:
 
     async def _take_and_claim(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._arrivals.watch)
+            tasks.start_soon(self.arrivals.watch)
             while not self._stopped:
                 self._wake = anyio.Event()
                 await self._connection.retrying("taking requests", self._take_some)
@@ -108,11 +108,11 @@ class Intake:
     async def _take_some(self) -> None:
         async with self._lock:
             try:
-                if self._orphans.seconds_until_due(self._available()) == 0 and not self._stopped:
-                    self._took(await self._orphans.sweep(self._available()))
-                    await self._orphans.prune()
+                if self.orphans.seconds_until_due(self._available()) == 0 and not self._stopped:
+                    self._took(await self.orphans.sweep(self._available()))
+                    await self.orphans.prune()
                 if any(self._available()) and not self._stopped:
-                    self._took(await self._arrivals.take(self._available()))
+                    self._took(await self.arrivals.take(self._available()))
             except FAILURES:
                 self._on_gap()
                 raise
@@ -124,7 +124,7 @@ class Intake:
         self._spent += len(held)
 
     async def _claim(self) -> None:
-        claims = await self._claimer.claim(self._unclaimed)
+        claims = await self.claimer.claim(self._unclaimed)
         self._spent -= len(self._unclaimed) - len(claims)
         self._unclaimed = []
         self._claims += claims
@@ -132,7 +132,7 @@ class Intake:
         self._handed_out = anyio.Event()
 
     async def _until_woken(self) -> None:
-        until_sweep = self._orphans.seconds_until_due(self._available())
+        until_sweep = self.orphans.seconds_until_due(self._available())
         with anyio.move_on_after(None if until_sweep is None else max(0.01, until_sweep)):
             await self._wake.wait()
 

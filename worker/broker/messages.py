@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ...clients.protocol import GROUP, Delta, Done, ErrorInfo, Usage, encode_event
+from ...clients.protocol import GROUP, LANES, PRIORITIES, Delta, Done, ErrorInfo, Usage, encode_event
 from .connection import Call
 from .entries import Held
 from .output import Output
@@ -53,7 +53,7 @@ def settlement(settings: BrokerSettings, held: Held) -> Message:
     if held.request_id is None:
         body = body[:_LONGEST_UNREADABLE]
     keys = settings.keys
-    queue = keys.queues(settings.model)[held.entry.stream]
+    queue = keys.queue(settings.model, PRIORITIES[held.entry.stream // LANES], held.entry.stream % LANES)
     arguments = [GROUP, held.entry.id, held.dead, held.entry.deliveries, body, settings.dead_letters]
     return Message("settlement", held, SETTLE.call([queue, keys.dead(settings.model)], arguments))
 

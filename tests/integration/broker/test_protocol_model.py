@@ -1,0 +1,267 @@
+"""The delivery protocol explored: two workers, one request, any order of pauses, crashes and lost replies.
+
+Hypothesis chooses what happens next; the real scripts on a real server decide what comes of it. Nothing runs
+in the background, so each rule is one step of one worker.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+import redis
+from counting_worker import KEYS, MODEL, CountingEngine, enqueue, queue_is_empty, state_of, text_of
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis_servers import RedisServer
+
+from headrace.clients.protocol import Delta, Done, decode_event
+from headrace.clients.transcript import Transcript
+from headrace.worker.broker import Broker, BrokerSettings
+from headrace.worker.broker.connection import Connection
+from headrace.worker.broker.counters import Counters
+from headrace.worker.broker.entries import Held
+
+LENGTH = 5
+LEASE_MS = 3_600_000  # ends only where a rule says so
+
+WORKERS = st.sampled_from((0, 1))
+FAULTS = st.sampled_from((None, None, None, "request lost", "reply lost"))
+
+
+class FaultyConnection(Connection):
+    """Fails the next round trip: before it is sent, or after it was executed."""
+
+    fault: str | None = None
+
+    async def batch(self, calls: Any) -> list[Any]:
+        fault, self.fault = self.fault, None
+        if fault == "request lost":
+            raise redis.ConnectionError(fault)
+        replies = await super().batch(calls)
+        if fault == "reply lost":
+            raise redis.ConnectionError(fault)
+        return replies
+
+
+class Life:
+    """One worker from start to crash, stepped by hand through its broker's parts."""
+
+    def __init__(self, url: str, name: str) -> None:
+        configuration = BrokerSettings(
+            url=url, model=MODEL, name=name, lease=LEASE_MS / 1000, max_attempts=10**6, request_ttl=3600
+        )
+        self.connection = FaultyConnection(url, Counters(), timeout=20)
+        self.broker = Broker(configuration, self.connection, record=dict, progressing=lambda: True)
+        self.engine = CountingEngine()
+        self.taken: list[Held] = []
+
+    async def take(self, fault: str | None) -> None:
+        self.connection.fault = fault
+        self.taken += await self.broker.intake.arrivals.take((1, 1, 1))
+
+    async def sweep(self, fault: str | None) -> None:
+        self.connection.fault = fault
+        self.taken += await self.broker.intake.orphans.sweep((1, 1, 1))
+
+    async def claim(self, fault: str | None) -> None:
+        self.connection.fault = fault
+        taken, self.taken = self.taken, []
+        for claim in await self.broker.intake.claimer.claim(taken):
+            self.engine.add(claim)
+
+    def compute(self) -> None:
+        interrupts = self.broker.control.take()
+        for request_id, epoch in interrupts.drop.items():
+            self.engine.drop(request_id, epoch)
+        for request_id, reason in interrupts.end.items():
+            self.engine.end(request_id, reason)
+        self.broker.outbox.put(*self.engine.step())
+
+    async def flush(self, fault: str | None) -> None:
+        self.connection.fault = fault
+        await self.broker.outbox.flush()
+
+    async def renew(self, fault: str | None) -> None:
+        self.connection.fault = fault
+        await self.broker.leases.renew()
+        self.broker.outbox.ask()
+
+    async def hand_back(self) -> None:
+        self.taken = []
+        await self.broker.hand_back()
+        self.engine.running.clear()
+
+
+class DeliveryProtocol(RuleBasedStateMachine):
+    server: RedisServer
+    portal: anyio.from_thread.BlockingPortal
+
+    @initialize()
+    def start(self) -> None:
+        self.client = self.server.connect()
+        self.client.flushall()
+        self.channel = self.client.pubsub(ignore_subscribe_messages=True)
+        self.channel.subscribe(KEYS.channel("a"))
+        self.channel.get_message(timeout=20)
+        self.subscriber = Transcript()
+        self.received: list[int] = []
+        self.text = ""
+        self.ends: list[Done] = []
+        self.cancelled = False
+        enqueue(self.client, "a", max_tokens=LENGTH)
+        self.workers = [self.portal.call(_born, self.server.url, name) for name in ("w0", "w1")]
+
+    @rule(worker=WORKERS, fault=FAULTS)
+    def take(self, worker: int, fault: str | None) -> None:
+        self._call(self.workers[worker].take, fault)
+
+    @rule(worker=WORKERS, fault=FAULTS)
+    def sweep(self, worker: int, fault: str | None) -> None:
+        self._call(self.workers[worker].sweep, fault)
+
+    @precondition(lambda self: any(life.taken for life in self.workers))
+    @rule(worker=WORKERS, fault=FAULTS)
+    def claim(self, worker: int, fault: str | None) -> None:
+        self._call(self.workers[worker].claim, fault)
+
+    @precondition(lambda self: any(life.engine.running for life in self.workers))
+    @rule(worker=WORKERS, tokens=st.integers(1, LENGTH))
+    def compute(self, worker: int, tokens: int) -> None:
+        for _ in range(tokens):
+            self.workers[worker].compute()
+
+    @rule(worker=WORKERS, fault=FAULTS)
+    def flush(self, worker: int, fault: str | None) -> None:
+        self._call(self.workers[worker].flush, fault)
+
+    @rule(worker=WORKERS, fault=FAULTS)
+    def renew(self, worker: int, fault: str | None) -> None:
+        self._call(self.workers[worker].renew, fault)
+
+    @rule(worker=WORKERS)
+    def crash(self, worker: int) -> None:
+        self.portal.call(self.workers[worker].connection.aclose)
+        self.workers[worker] = self.portal.call(_born, self.server.url, f"w{worker}")
+
+    @rule(worker=WORKERS)
+    def hand_back(self, worker: int) -> None:
+        self._call(self.workers[worker].hand_back)
+
+    @rule()
+    def leases_end(self) -> None:
+        queue = KEYS.queue(MODEL, "normal", 0)
+        if self.client.xinfo_groups(queue):
+            for item in self.client.xpending_range(queue, "workers", "-", "+", 10):
+                owner, ids = item["consumer"], [item["message_id"]]
+                self.client.xclaim(queue, "workers", owner, 0, ids, idle=2 * LEASE_MS, justid=True)
+
+    @rule()
+    def server_forgets_scripts(self) -> None:
+        self.client.script_flush()
+
+    @precondition(lambda self: not self.cancelled and state_of(self.client, "a").get("status") == "running")
+    @rule()
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.client.hset(KEYS.request("a"), "cancel", 1)
+
+    @invariant()
+    def tokens_are_logged_once_and_in_order(self) -> None:
+        tokens, text = 0, ""
+        for _, fields in self.client.xrange(KEYS.events("a")):
+            event = decode_event(fields[b"e"])
+            if isinstance(event, Delta):
+                assert (event.seq, event.pos) == (tokens, len(text))
+                assert event.tokens == list(range(tokens, tokens + len(event.tokens)))
+                tokens += len(event.tokens)
+                text += event.text
+        assert text == text_of(tokens)
+        assert int(state_of(self.client, "a").get("seq", 0)) == tokens
+
+    @invariant()
+    def the_subscriber_misses_and_repeats_nothing(self) -> None:
+        while (message := self.channel.get_message(timeout=0)) is not None:
+            event = decode_event(message["data"])
+            assert event is not None
+            if isinstance(event, Done):
+                self.ends.append(event)
+            # Strictly: with a server that loses nothing, no event repeats what an earlier one had.
+            assert not self.subscriber.done
+            piece = self.subscriber.take(event)
+            if isinstance(piece, Delta):
+                self.received += piece.tokens
+                self.text += piece.text
+        assert self.received == list(range(len(self.received)))
+        assert self.text == text_of(len(self.received))
+        assert len(self.ends) <= 1
+
+    @invariant()
+    def an_entry_leaves_the_queue_only_after_the_end(self) -> None:
+        if not self.client.xlen(KEYS.queue(MODEL, "normal", 0)):
+            assert state_of(self.client, "a")["status"] == "finished"
+
+    def teardown(self) -> None:
+        try:
+            self.leases_end()
+            healthy = self.portal.call(_born, self.server.url, "healthy")
+            for _ in range(100):
+                if queue_is_empty(self.client):
+                    break
+                self._call(healthy.take, None)
+                self._call(healthy.sweep, None)
+                self._call(healthy.claim, None)
+                healthy.compute()
+                self._call(healthy.flush, None)
+                self.leases_end()
+            assert queue_is_empty(self.client)
+            self.tokens_are_logged_once_and_in_order()
+            self.the_subscriber_misses_and_repeats_nothing()
+            (end,) = self.ends
+            assert end.finish_reason == "length" or (self.cancelled and end.finish_reason == "cancelled")
+            assert end.seq == len(self.received)
+            assert end.finish_reason == "cancelled" or end.seq == LENGTH
+            for life in (*self.workers, healthy):
+                self.portal.call(life.connection.aclose)
+        finally:
+            self.channel.close()
+            self.client.close()
+
+    def _call(self, step: Any, *arguments: Any) -> None:
+        with suppress(redis.ConnectionError):
+            self.portal.call(step, *arguments)
+
+
+async def _born(url: str, name: str) -> Life:
+    return Life(url, name)
+
+
+@pytest.fixture
+def portal() -> Iterator[anyio.from_thread.BlockingPortal]:
+    with anyio.from_thread.start_blocking_portal() as portal:
+        yield portal
+
+
+def test_every_request_ends_once_and_every_token_arrives_once(
+    redis_server: RedisServer, portal: anyio.from_thread.BlockingPortal
+) -> None:
+    machine = type("Machine", (DeliveryProtocol,), {"server": redis_server, "portal": portal})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
