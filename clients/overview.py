@@ -60,10 +60,12 @@ class Overview:
 class Monitor:
     """Finds queues and workers by scanning, in bounded steps, and reads how they stand.
 
-    ``model`` limits what is shown to one model.
+    ``model`` limits what is shown to one model; ``ValueError`` if it cannot be a model's name.
     """
 
     def __init__(self, connection: Connection, keys: Keys, model: str | None = None) -> None:
+        if model is not None:
+            keys.service(model)
         self._connection = connection
         self._model = model
         self._keys = keys

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+CONNECTION = "Where"
+
 RedisUrl = Annotated[
     str,
     typer.Option(
@@ -11,11 +13,17 @@ RedisUrl = Annotated[
         envvar="HEADRACE_REDIS",
         help="Redis or Valkey: redis://, rediss:// (TLS) or unix:// URL, with user, password and database.",
         metavar="URL",
+        rich_help_panel=CONNECTION,
     ),
 ]
 Namespace = Annotated[
     str,
-    typer.Option(envvar="HEADRACE_NAMESPACE", help="Prefix of all keys, as for the workers.", metavar="NAME"),
+    typer.Option(
+        envvar="HEADRACE_NAMESPACE",
+        help="Prefix of all keys, as for the workers.",
+        metavar="NAME",
+        rich_help_panel=CONNECTION,
+    ),
 ]
 Model = Annotated[
     str | None,
@@ -24,5 +32,6 @@ Model = Annotated[
         help="Served name of the model. Not needed while exactly one model's workers are alive.",
         metavar="NAME",
         show_default=False,
+        rich_help_panel=CONNECTION,
     ),
 ]

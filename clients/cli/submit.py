@@ -20,6 +20,8 @@ from .batch import run_batch
 from .options import Model, Namespace, RedisUrl
 from .record import as_line, result_record
 
+_FILES = "With a file"
+_REQUEST = "Request"
 _TIME_TO_CANCEL = 5.0
 _UNPRINTABLE = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in (9, 10)}
 
@@ -27,59 +29,81 @@ _UNPRINTABLE = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if cod
 def submit(
     prompt: Annotated[
         str | None,
-        typer.Argument(help="The prompt. '-', or none, reads it from standard input.", show_default=False),
+        typer.Argument(help="The prompt; '-' or none reads it from standard input.", show_default=False),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON line instead of streaming its text.")
+    ] = False,
     file: Annotated[
         str | None,
         typer.Option(
-            help="JSON lines instead of a prompt: one request a line, with the fields of a request (prompt, "
-            "messages or tokens; max_tokens, ...). '-' for standard input.",
+            help="Requests as JSON lines instead of a prompt; '-' is standard input.",
             metavar="PATH",
             show_default=False,
+            rich_help_panel=_FILES,
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="Where results go with --file, instead of standard output.", show_default=False),
+        typer.Option(
+            help="Results as JSON lines; to standard output without it.",
+            metavar="PATH",
+            show_default=False,
+            rich_help_panel=_FILES,
+        ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests of a --file under way at a time.")] = 64,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON line instead of streaming the text.")
-    ] = False,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Requests of the file under way at a time.", rich_help_panel=_FILES)
+    ] = 64,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens to generate: 256 unless given.", rich_help_panel=_REQUEST)
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0, unless given, picks the likeliest token.", rich_help_panel=_REQUEST),
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the likeliest of this mass.", rich_help_panel=_REQUEST)
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Draw from so many of the likeliest.", rich_help_panel=_REQUEST)
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Draw from those so likely, relative to the likeliest.", rich_help_panel=_REQUEST),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed draws the same tokens.", rich_help_panel=_REQUEST)
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; repeatable.", rich_help_panel=_REQUEST)
+    ] = None,
+    priority: Annotated[
+        Literal["high", "normal", "low"] | None,
+        typer.Option(help="Which queue: normal unless given.", rich_help_panel=_REQUEST),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(help="Whose it is; tenants share the workers fairly.", rich_help_panel=_REQUEST),
+    ] = None,
     redis: RedisUrl = DEFAULT_URL,
     namespace: Namespace = "headrace",
     model: Model = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate.  [default: 256]")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 picks the most likely token.  [default: 0]")
-    ] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest of this mass.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from so many of the likeliest.")] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Sample from those at least so likely, relative to the likeliest.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed draws the same tokens.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text. May be given more than once.")
-    ] = None,
-    priority: Annotated[
-        Literal["high", "normal", "low"] | None, typer.Option(help="Which queue.  [default: normal]")
-    ] = None,
-    tenant: Annotated[
-        str | None, typer.Option(help="Whose request it is; tenants share the workers fairly.")
-    ] = None,
 ) -> None:
     """Submit a prompt and stream its text, or a file of requests and collect their results.
 
-    [bold]headrace submit "Why is the sky blue?"[/] prints tokens as the worker makes them. Ctrl-C cancels the
-    request.
+    [bold]headrace submit "Why is the sky blue?"[/]
+    prints tokens as the worker makes them. Ctrl-C cancels the request.
 
-    [bold]headrace submit --file requests.jsonl --output results.jsonl[/] writes a line for each request as it
-    ends, with [bold]line[/], the request's line in the file, and [bold]id[/], [bold]text[/],
-    [bold]tokens[/], [bold]finish_reason[/], [bold]usage[/], [bold]timings[/] or [bold]error[/]. The sampling
-    options are defaults for lines that don't say otherwise.
+    [bold]headrace submit --file requests.jsonl --output results.jsonl[/]
+    takes one request a line, an object with the fields of a request
+    (prompt, messages or tokens; max_tokens, ...), and writes one result
+    a line, each as soon as it is there: line (the request's, from 1), id,
+    text, tokens, finish_reason, usage, timings, and error where it failed.
+    Request options are defaults for lines that do not say otherwise.
 
-    Exit status: 0 all completed, 1 something failed, 2 wrong usage, 130 interrupted.
+    Exit status: 0 all completed, 1 something failed, 2 wrong usage,
+    130 interrupted.
     """
     fields = {
         "max_tokens": max_tokens,
@@ -101,10 +125,11 @@ def submit(
     async def run() -> bool:
         try:
             client = AsyncClient(redis, namespace=namespace)
+            monitor = Monitor(client.connection, client.keys, model)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
         async with client:
-            client.model = await _served_model(client, model)
+            client.model = await _served_model(monitor, model)
             if file is not None:
                 return await _submit_file(client, file, output, given, concurrency)
             return await _submit_prompt(client, _prompt_text(prompt), given, as_json)
@@ -112,6 +137,7 @@ def submit(
     try:
         succeeded = anyio.run(run)
     except KeyboardInterrupt:
+        typer.echo(err=True)
         raise typer.Exit(130) from None
     except RequestError as error:
         raise typer.BadParameter(str(error)) from None
@@ -121,9 +147,9 @@ def submit(
     raise typer.Exit(0 if succeeded else 1)
 
 
-async def _served_model(client: AsyncClient, model: str | None) -> str:
+async def _served_model(monitor: Monitor, model: str | None) -> str:
     """``model``, or the one that workers serve now."""
-    overview = await Monitor(client.connection, client.keys, model).look()
+    overview = await monitor.look()
     alive = sorted({worker.model for worker in overview.workers})
     if model is None:
         if len(alive) != 1:

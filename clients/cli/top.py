@@ -18,8 +18,6 @@ from ..errors import HeadraceError, Unavailable
 from ..overview import Monitor, Overview, QueueStatus, WorkerStatus
 from .options import Model, Namespace, RedisUrl
 
-_TEXTS = ("worker", "model", "KV cache", "version")
-
 
 def top(
     redis: RedisUrl = DEFAULT_URL,
@@ -29,20 +27,21 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="Print once, as JSON, and exit.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between looks.")] = 1.0,
 ) -> None:
-    """Show queues by priority, and workers: running and waiting sequences, KV cache, tokens per second.
+    """Show workers (sequences, KV cache, tokens per second) and queues by priority.
 
-    Live on a terminal until Ctrl-C; printed once where standard output is none. In the queues,
-    [bold]waiting[/] requests are with no worker yet and [bold]taken[/] ones are; [bold]oldest[/] is the
-    longest wait so far.
+    Live until Ctrl-C on a terminal, printed once elsewhere.
+
+    In the queues, [bold]waiting[/] requests are with no worker yet, [bold]taken[/]
+    ones are, and [bold]oldest[/] is how long one has been waiting.
     """
 
     async def run() -> None:
         try:
             client = AsyncClient(redis, namespace=namespace)
+            monitor = Monitor(client.connection, client.keys, model)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
         async with client:
-            monitor = Monitor(client.connection, client.keys, model)
             if as_json:
                 overview = await monitor.look()
                 sys.stdout.write(json.dumps(_as_record(overview)) + "\n")
@@ -83,37 +82,32 @@ def _workers(workers: list[WorkerStatus]) -> RenderableType:
     if not workers:
         return Text("No worker is alive.", style="yellow")
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    for name in ("worker", "model", "running", "waiting", "KV cache", "blocks", "tokens/s", "up", "version"):
-        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=True)
+    for name in ("worker", "model"):
+        table.add_column(name, overflow="fold")
+    for name in ("running", "waiting"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("KV cache", no_wrap=True)
+    for name in ("tokens/s", "up"):
+        table.add_column(name, justify="right", no_wrap=True)
     for worker in workers:
-        taken = worker.blocks_total - worker.blocks_free
-        bar = Table.grid(padding=(0, 1))
-        bar.add_row(ProgressBar(total=1.0, completed=worker.cache_use, width=10), f"{worker.cache_use:4.0%}")
+        cache = Table.grid(padding=(0, 1))
+        bar = ProgressBar(total=1.0, completed=worker.cache_use, width=8)
+        cache.add_row(bar, f"{worker.cache_use:4.0%} of {worker.blocks_total}")
         table.add_row(
             worker.name,
             worker.model,
             str(worker.running),
             str(worker.waiting),
-            bar,
-            f"{taken}/{worker.blocks_total}",
+            cache,
             f"{worker.tokens_per_second:,.1f}",
             _duration(worker.uptime),
-            worker.version,
         )
     if len(workers) > 1:
-        table.add_section()
-        table.add_row(
-            f"{len(workers)} workers",
-            "",
-            str(sum(worker.running for worker in workers)),
-            str(sum(worker.waiting for worker in workers)),
-            "",
-            "",
-            f"{sum(worker.tokens_per_second for worker in workers):,.1f}",
-            "",
-            "",
-            style="bold",
-        )
+        running = sum(worker.running for worker in workers)
+        waiting = sum(worker.waiting for worker in workers)
+        speed = sum(worker.tokens_per_second for worker in workers)
+        total = ("all", "", str(running), str(waiting), "", f"{speed:,.1f}", "")
+        table.add_row(*total, style="bold")
     return table
 
 
