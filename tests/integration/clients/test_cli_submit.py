@@ -79,21 +79,6 @@ def test_options_become_the_requests_fields(run: Run, worker: FakeWorker) -> Non
     stop = serve(worker, answer)
     drawing = ["--temperature", "0.5", "--top-p", "0.9", "--top-k", "40", "--min-p", "0.1", "--seed", "7"]
     sampling = [*drawing, "--stop", "a", "--stop", "b"]
-        "--temperature",
-        "0.5",
-        "--top-p",
-        "0.9",
-        "--top-k",
-        "40",
-        "--min-p",
-        "0.1",
-        "--seed",
-        "7",
-        "--stop",
-        "a",
-        "--stop",
-        "b",
-    ]
     result = run("Hello", "--model", "m", *sampling, "--priority", "low", "--tenant", "acme")
     stop()
     assert result.exit_code == 0
