@@ -1,7 +1,7 @@
 """One HTTP completion: its choices' requests as one OpenAI object, or as chunks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -80,14 +80,16 @@ class Completion:
                     open_choices.discard(index)
                     self._usages[index] = event.usage
                 position.advance(event)
-                event_id = str(position) if len(sources) == 1 else None
-                for body in self._chunks(index, event):
-                    yield frame(body, event_id=event_id)
+                bodies = self._chunks(index, event)
+                for number, body in enumerate(bodies, 1):
+                    # Only the last chunk of an event has all of it, and only the last frame is the end.
+                    complete = len(sources) == 1 and number == len(bodies) and not position.ended
+                    yield frame(body, event_id=str(position) if complete else None)
                     started = True
             if not open_choices:
                 if self.include_usage:
                     yield frame(compact(self._object(self.format.chunk, []) | {"usage": self._usage()}))
-                yield frame(b"[DONE]")
+                yield frame(b"[DONE]", event_id=str(position) if len(sources) == 1 else None)
         except Exception as error:
             failure = api_error_of(error)
             if failure is None or not started:
@@ -96,7 +98,7 @@ class Completion:
         finally:
             await events.aclose()
 
-    def _chunks(self, index: int, event: Event) -> Iterable[bytes]:
+    def _chunks(self, index: int, event: Event) -> list[bytes]:
         choices: list[dict[str, Any] | None]
         if isinstance(event, Done):
             choices = [self._opening(index, event.seq == 0), self.format.ending(index, event.finish_reason)]
@@ -107,9 +109,8 @@ class Completion:
                 self.format.piece(index, event) if speaks else None,
             ]
         usage = {"usage": None} if self.include_usage else {}
-        for choice in choices:
-            if choice is not None:
-                yield compact(self._object(self.format.chunk, [choice]) | usage)
+        chunks = [self._object(self.format.chunk, [choice]) for choice in choices if choice is not None]
+        return [compact(chunk | usage) for chunk in chunks]
 
     def _opening(self, index: int, first: bool) -> dict[str, Any] | None:
         return self.format.opening(index) if first else None

@@ -23,12 +23,12 @@ class GatewayServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
-        self._gateway = gateway
+        self.gateway = gateway
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
             log.info("%s: taking no more requests, finishing answers", signal.Signals(sig).name)
-            self._gateway.slots.end_all()
+            self.gateway.slots.end_all()
         super().handle_exit(sig, frame)
 
 
@@ -58,9 +58,8 @@ def listen(host: str, port: int, write_timeout: float) -> socket.socket:
     Raises:
         OSError: the address is taken or not this machine's.
     """
-    family, _, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
