@@ -44,6 +44,9 @@ def demo(
     from ..embedded import embedded_valkey
 
     model = prepare_demo_model(console)
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # a second of loading needs none, and the display is ours
     record = Record({prompt.name: Progress(prompt) for prompt in PROMPTS})
     live = console.is_terminal and not plain and not as_json
     with embedded_valkey() as url:

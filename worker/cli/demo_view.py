@@ -20,6 +20,7 @@ class LiveView(AbstractContextManager["LiveView"]):
 
     def __init__(self, console: Console, record: Record) -> None:
         self._record = record
+        self._console = console
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=12, transient=True)
 
     def __enter__(self) -> "LiveView":
@@ -44,7 +45,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         table.add_column("output", width=6, justify="right")
         table.add_column("blocks", width=6, justify="right")
         table.add_column("text", ratio=1, no_wrap=True, overflow="ellipsis")
-        width = max(20, self._live.console.width - 42)
+        width = max(20, self._console.width - 42)
         for name, progress in record.requests.items():
             text = (progress.prompt.prompt + progress.text).replace("\n", "⏎")
             shown = Text(text[-width:])
