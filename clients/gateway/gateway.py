@@ -11,7 +11,7 @@ from .intake import Intake
 from .metrics import Metrics
 from .settings import GatewaySettings
 from .slots import StreamSlots
-from .token_names import TokenName, by_id
+from .token_names import TokenName, by_id, load_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
     """Connects when first used.
 
     Raises:
-        ValueError, OSError: the file of API keys cannot be used.
+        ValueError, OSError: the file of API keys or a tokenizer cannot be used.
+        ImportError: there are tokenizers and the package is not installed.
     """
     client = AsyncClient(
         settings.redis,
@@ -52,7 +53,7 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
         intake=Intake(settings, client, fleet),
         slots=slots,
         metrics=Metrics(slots),
-        token_names={},
+        token_names=load_names(dict(settings.tokenizers)),
     )
 
 

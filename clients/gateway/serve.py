@@ -4,9 +4,11 @@ import logging
 import signal
 import socket
 from types import FrameType
+from typing import Literal
 
 import uvicorn
 
+from . import logs
 from .app import create_app
 from .gateway import Gateway
 from .settings import GatewaySettings
@@ -48,6 +50,19 @@ def make_server(settings: GatewaySettings) -> GatewayServer:
         timeout_graceful_shutdown=int(settings.drain_grace) or 1,
     )
     return GatewayServer(config, app.state.gateway)
+
+
+def run_gateway(settings: GatewaySettings, host: str, port: int, log_format: Literal["text", "json"]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises as ``make_server`` and ``listen``."""
+    logs.configure(log_format)
+    server = make_server(settings)
+    listener = listen(host, port, settings.write_timeout)
+    shown = f"[{host}]" if ":" in host else host
+    log.info("gateway: http://%s:%d", shown, listener.getsockname()[1])
+    access = "everybody may use it" if settings.keys_file is None else f"API keys from {settings.keys_file}"
+    log.info("access: %s", access)
+    with listener:
+        server.run([listener])
 
 
 def listen(host: str, port: int, write_timeout: float) -> socket.socket:

@@ -8,6 +8,29 @@ import httpx
 import pytest
 from fake_worker import FakeWorker
 from gateway_server import RunningGateway, announce, running_gateway, running_model
+from redis_servers import BINARIES, Kind, RedisServer, immortal_keys
+
+
+@pytest.fixture
+def redis_server(_shared_servers: dict[Kind, RedisServer]) -> Iterator[RedisServer]:
+    """One kind: HTTP is the same over both. What runs scripts of the gateway asks for ``every_server``."""
+    server = next(iter(_shared_servers.values()))
+    with server.connect() as client:
+        client.flushall()
+        yield server
+        client.flushall()
+
+
+@pytest.fixture(params=list(BINARIES))
+def every_server(
+    request: pytest.FixtureRequest, _shared_servers: dict[Kind, RedisServer]
+) -> Iterator[RedisServer]:
+    server = _shared_servers[request.param]
+    with server.connect() as client:
+        client.flushall()
+        yield server
+        assert immortal_keys(client) == []
+        client.flushall()
 
 
 @pytest.fixture(scope="session")
