@@ -64,7 +64,7 @@ class GGUFFile:
                 np.uint8 if _is_packed(entry.kind) else entry.kind.name.lower().replace("f", "float")
             )
             count = int(np.prod(shape))
-            raw = np.frombuffer(self._data, dtype, count, self._start + entry.offset).reshape(shape)
+            raw = np.frombuffer(self._data, dtype, count, self._start + entry.offset).reshape(shape).copy()
             yield entry.name, dequantize(raw, entry.kind)
 
     def close(self) -> None:
