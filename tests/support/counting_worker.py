@@ -100,10 +100,14 @@ class _Running:
 
 @dataclass
 class CountingEngine:
-    """Makes one token for each sequence a step; ``pause_at`` keeps sequences at so many tokens."""
+    """Makes one token for each sequence a step; ``pause_at`` keeps sequences at so many tokens.
+
+    ``epoch_weight`` times the claim's epoch is added to each token, which tells who made it.
+    """
 
     room: int = 8
     pause_at: int | None = None
+    epoch_weight: int = 0
     running: dict[str, _Running] = field(default_factory=dict)
     ends: list[Finished] = field(default_factory=list)
     first_tokens: dict[str, int] = field(default_factory=dict)
@@ -133,8 +137,9 @@ class CountingEngine:
                 continue
             claim, position = one.claim, len(one.tokens)
             piece = word(position)
-            deltas.append(Delta(request_id, claim.epoch, position, len(one.text), [position], piece))
-            one.tokens.append(position)
+            token = position + self.epoch_weight * claim.epoch
+            deltas.append(Delta(request_id, claim.epoch, position, len(one.text), [token], piece))
+            one.tokens.append(token)
             one.text += piece
             if len(one.tokens) >= claim.request.max_tokens:
                 self.end(request_id, "length")

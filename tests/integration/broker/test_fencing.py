@@ -59,8 +59,8 @@ async def test_a_paused_worker_that_comes_back_writes_nothing_and_drops_the_requ
             life.start_soon(paused.serve)
             await until(lambda: state_of(redis_client, "a").get("seq") == "5")
             life.cancel_scope.cancel()
-        tasks.start_soon(CountingWorker(heir_broker, CountingEngine(pause_at=8)).serve)
-        await until(lambda: state_of(redis_client, "a").get("seq") == "8")
+        tasks.start_soon(CountingWorker(heir_broker, CountingEngine(pause_at=5)).serve)
+        await until(lambda: state_of(redis_client, "a").get("epoch") == "2")
         before = redis_client.xrange(KEYS.events("a"))
 
         forged = [NewTokens("a", 1, 5, len(paused.engine.running["a"].text), [99], "forged")]
