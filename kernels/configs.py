@@ -1,0 +1,138 @@
+"""Tile sizes, warps and stages: one table, by architecture and shape class.
+
+Nothing is tuned while serving. ``python -m benchmarks.tune_kernels`` measures alternatives on a GPU and prints lines
+for this table; ``python -m benchmarks.compile_matrix`` shows what each costs in registers and shared memory.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal
+
+import torch
+
+Architecture = Literal["sm_80", "sm_86", "sm_90", "sm_100", "gfx942", "interpreter"]
+"""sm_86 stands for every NVIDIA GPU with about 100 KB of shared memory: consumer and workstation cards."""
+
+FP8_CONVERSION: Final = frozenset({"sm_90", "sm_100", "gfx942"})
+"""Architectures that convert float8_e4m3fn in hardware; on others, the kernels do it with integer arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How one attention program is cut: rows of queries times heads, keys per step, warps, pipeline stages."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How a decoding sequence's keys are shared out to programs."""
+
+    shortest: int
+    """Keys of the shortest split, as long as that makes no more than ``most`` splits."""
+    most: int
+
+
+@cache
+def architecture(device: torch.device) -> Architecture:
+    """The architecture whose table entries serve a device."""
+    if device.type != "cuda":
+        return "interpreter"
+    if torch.version.hip:
+        return "gfx942"
+    major, minor = torch.cuda.get_device_capability(device)
+    named: dict[tuple[int, int], Architecture] = {(8, 0): "sm_80", (9, 0): "sm_90"}
+    return named.get((major, minor), "sm_100" if major == 10 else "sm_86")
+
+
+def splits(arch: Architecture, kv_heads: int) -> Splits:
+    """Depends on the model only: were it the batch, a sequence's result would depend on its neighbours."""
+    if arch == "interpreter":
+        return Splits(shortest=64, most=4)
+    # One long sequence alone should give about two programs to each of a GPU's 100 to 300 multiprocessors.
+    return Splits(shortest=256, most=min(128, max(16, 256 // kv_heads)))
+
+
+def prefill_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
+    """For sequences with several queries: limited by arithmetic, so large tiles; float32 has no tensor cores."""
+    if element_bytes == 4:
+        return FLOAT32[arch, _width(head_dim)]
+    return PREFILL[arch, _width(head_dim)]
+
+
+def decode_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
+    """For sequences with one query: limited by reading keys and values, so deep pipelines."""
+    if element_bytes == 4:
+        return FLOAT32[arch, _width(head_dim)]
+    return DECODE[arch, _width(head_dim)]
+
+
+def _width(head_dim: int) -> int:
+    return 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
+
+
+PREFILL: Final[dict[tuple[Architecture, int], Tile]] = {
+    ("sm_80", 64): Tile(128, 64, 8, 3),
+    ("sm_80", 128): Tile(128, 32, 8, 3),
+    ("sm_80", 256): Tile(64, 32, 8, 2),
+    ("sm_86", 64): Tile(128, 64, 8, 2),
+    ("sm_86", 128): Tile(64, 32, 4, 2),
+    ("sm_86", 256): Tile(64, 32, 8, 2),
+    ("sm_90", 64): Tile(128, 128, 8, 3),
+    ("sm_90", 128): Tile(128, 64, 8, 3),
+    ("sm_90", 256): Tile(128, 32, 8, 3),
+    ("sm_100", 64): Tile(128, 128, 8, 3),
+    ("sm_100", 128): Tile(128, 64, 8, 3),
+    ("sm_100", 256): Tile(128, 32, 8, 3),
+    ("gfx942", 64): Tile(128, 64, 4, 1),
+    ("gfx942", 128): Tile(128, 64, 4, 1),
+    ("gfx942", 256): Tile(64, 32, 4, 1),
+    ("interpreter", 64): Tile(32, 32, 4, 1),
+    ("interpreter", 128): Tile(32, 32, 4, 1),
+    ("interpreter", 256): Tile(32, 32, 4, 1),
+}
+
+DECODE: Final[dict[tuple[Architecture, int], Tile]] = {
+    ("sm_80", 64): Tile(16, 64, 4, 4),
+    ("sm_80", 128): Tile(16, 64, 4, 3),
+    ("sm_80", 256): Tile(16, 32, 4, 3),
+    ("sm_86", 64): Tile(16, 64, 4, 3),
+    ("sm_86", 128): Tile(16, 32, 4, 3),
+    ("sm_86", 256): Tile(16, 32, 4, 2),
+    ("sm_90", 64): Tile(16, 64, 4, 4),
+    ("sm_90", 128): Tile(16, 64, 4, 3),
+    ("sm_90", 256): Tile(16, 32, 4, 3),
+    ("sm_100", 64): Tile(16, 64, 4, 4),
+    ("sm_100", 128): Tile(16, 64, 4, 3),
+    ("sm_100", 256): Tile(16, 32, 4, 3),
+    ("gfx942", 64): Tile(16, 64, 4, 1),
+    ("gfx942", 128): Tile(16, 64, 4, 1),
+    ("gfx942", 256): Tile(16, 32, 4, 1),
+    ("interpreter", 64): Tile(16, 32, 4, 1),
+    ("interpreter", 128): Tile(16, 32, 4, 1),
+    ("interpreter", 256): Tile(16, 32, 4, 1),
+}
+
+FLOAT32: Final[dict[tuple[Architecture, int], Tile]] = {
+    ("sm_80", 64): Tile(16, 32, 4, 2),
+    ("sm_80", 128): Tile(16, 32, 4, 2),
+    ("sm_80", 256): Tile(16, 32, 8, 2),
+    ("sm_86", 64): Tile(16, 32, 4, 2),
+    ("sm_86", 128): Tile(16, 16, 4, 2),
+    ("sm_86", 256): Tile(16, 16, 8, 2),
+    ("sm_90", 64): Tile(16, 32, 4, 2),
+    ("sm_90", 128): Tile(16, 32, 4, 2),
+    ("sm_90", 256): Tile(16, 32, 8, 2),
+    ("sm_100", 64): Tile(16, 32, 4, 2),
+    ("sm_100", 128): Tile(16, 32, 4, 2),
+    ("sm_100", 256): Tile(16, 32, 8, 2),
+    ("gfx942", 64): Tile(16, 16, 4, 1),
+    ("gfx942", 128): Tile(16, 16, 4, 1),
+    ("gfx942", 256): Tile(16, 16, 4, 1),
+    ("interpreter", 64): Tile(16, 32, 4, 1),
+    ("interpreter", 128): Tile(16, 32, 4, 1),
+    ("interpreter", 256): Tile(16, 32, 4, 1),
+}
