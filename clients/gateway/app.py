@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+import anyio
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
@@ -11,7 +12,7 @@ from . import error_responses
 from .gateway import make_gateway
 from .guard import Guard
 from .observation import Observation
-from .routes import completions, events, health, models, requests
+from .routes import completions, events, health, jobs, models, requests
 from .settings import GatewaySettings
 from .tracing import begin_unrecorded, recorder
 
@@ -32,8 +33,10 @@ def create_app(settings: GatewaySettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
-        async with gateway.client:
+        async with gateway.client, anyio.create_task_group() as tasks:
+            tasks.start_soon(gateway.webhooks.run)
             yield
+            tasks.cancel_scope.cancel()
 
     app = FastAPI(
         title="Headrace gateway",
@@ -45,7 +48,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     )
     app.state.gateway = gateway
     error_responses.install(app)
-    for room in (completions, models, requests, events, health):
+    for room in (completions, models, jobs, requests, events, health):
         app.include_router(room.router)
     # The last one added is the outermost.
     app.add_middleware(Guard, gateway=gateway)

@@ -57,13 +57,14 @@ def chat_ask(body: ChatBody, default_max_tokens: int) -> Ask:
         raise invalid("top_logprobs: needs logprobs to be true", "top_logprobs")
     limits = [limit for limit in (body.max_completion_tokens, body.max_tokens) if limit is not None]
     fields = sampling_fields(body, min(limits, default=default_max_tokens))
-    fields["messages"] = [_plain(message) for message in body.messages]
+    fields["messages"] = [plain_message(message) for message in body.messages]
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
     return Ask(fields)
 
 
-def _plain(message: ChatMessage) -> dict[str, Any]:
+def plain_message(message: ChatMessage) -> dict[str, Any]:
+    """The message as a chat template takes it, its parts joined by line breaks."""
     plain = message.model_dump(exclude_unset=True)
     if isinstance(message.content, list):
         plain["content"] = "\n".join(part.text for part in message.content)

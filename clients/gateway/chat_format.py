@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from ..protocol import Delta, FinishReason, TokenLogprobs
 from ..result import Result
+from .json_values import finite
 from .token_names import TokenName
 
 
@@ -44,7 +45,7 @@ class ChatFormat:
 
     def _named(self, token: int, logprob: float) -> dict[str, Any]:
         name = self._name(token)
-        return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
+        return {"token": name, "logprob": finite(logprob), "bytes": list(name.encode())}
 
 
 def _chunk(

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from ..protocol import Delta, FinishReason, TokenLogprobs
 from ..result import Result
+from .json_values import finite_logprobs
 from .token_names import TokenName
 
 
@@ -33,6 +34,7 @@ class CompletionFormat:
     def _logprobs(
         self, tokens: list[int], items: list[TokenLogprobs] | None, offset: int
     ) -> dict[str, Any] | None:
+        items = finite_logprobs(items)
         if items is None:
             return None
         names = [self._name(token) for token in tokens]

@@ -12,6 +12,7 @@ from .metrics import Metrics
 from .settings import GatewaySettings
 from .slots import StreamSlots
 from .token_names import TokenName, by_id, load_names
+from .webhooks import Webhooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Gateway:
     slots: StreamSlots
     metrics: Metrics
     token_names: dict[str, TokenName]
+    webhooks: Webhooks
 
     def token_name(self, model: str) -> TokenName:
         return self.token_names.get(model, by_id)
@@ -45,6 +47,7 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
     )
     fleet = Fleet(client.connection, client.keys)
     slots = StreamSlots(settings.max_streams)
+    metrics = Metrics(slots)
     return Gateway(
         settings=settings,
         client=client,
@@ -52,8 +55,9 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
         fleet=fleet,
         intake=Intake(settings, client, fleet),
         slots=slots,
-        metrics=Metrics(slots),
+        metrics=metrics,
         token_names=load_names(dict(settings.tokenizers)),
+        webhooks=Webhooks(settings, client, metrics),
     )
 
 

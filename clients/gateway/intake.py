@@ -9,7 +9,7 @@ from ..submission import RequestFields
 from .api_keys import Caller
 from .ask import Ask
 from .drain_rate import DrainRate
-from .errors import no_worker, queue_full, too_large, unknown_model
+from .errors import ApiError, no_worker, queue_full, too_large, unknown_model
 from .fleet import Fleet
 from .identity import id_for, new_id, part_of
 from .rate_limit import spend
@@ -70,27 +70,29 @@ class Intake:
         for index, ask in enumerate(asks):
             try:
                 handles.append(await self.submit_one(caller, ask, part_of(first, index), trace))
-            except QueueFull as error:
+            except ApiError:
                 if key is None:
                     await cancel_all(handles)
-                model = ask.fields.get("model", "")
-                raise queue_full(
-                    error, await self.drain_rate.retry_after(model, error.depth, error.limit)
-                ) from error
+                raise
         return handles
 
     async def submit_one(
         self, caller: Caller, ask: Ask, request_id: str, trace: str | None = None
     ) -> AsyncHandle:
-        """Enqueue one request under an id of the caller's. Raises as ``AsyncClient.submit``."""
-        await self.drain_rate.watch(ask.fields.get("model", ""))
+        """Enqueue one request under an id of the caller's. Raises as ``submit``."""
+        model = ask.fields.get("model", "")
+        await self.drain_rate.watch(model)
         ours = RequestFields(
             id=request_id,
             tenant=caller.tenant,
             priority=caller.priority_for(ask.fields.get("priority")),
             trace=trace,
         )
-        return await self._client.submit(ask.prompt, **(ask.fields | ours))
+        try:
+            return await self._client.submit(ask.prompt, **(ask.fields | ours))
+        except QueueFull as error:
+            wait = await self.drain_rate.retry_after(model, error.depth, error.limit)
+            raise queue_full(error, wait) from error
 
 
 async def cancel_all(handles: Sequence[AsyncHandle]) -> None:

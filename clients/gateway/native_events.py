@@ -6,6 +6,7 @@ from typing import Any
 
 from ..protocol import Done, Event
 from .errors import api_error_of
+from .json_values import finite_logprobs, plain
 from .merging import merged
 from .positions import Position
 from .sse import HEARTBEAT, compact, frame
@@ -24,7 +25,7 @@ def event_body(event: Event) -> dict[str, Any]:
                 "completion_tokens": usage.completion_tokens,
                 "cached_tokens": usage.cached_tokens,
             },
-            "metadata": event.metadata,
+            "metadata": plain(event.metadata),
             "error": None if error is None else {"code": error.code, "message": error.message},
         }
     body = {
@@ -35,7 +36,7 @@ def event_body(event: Event) -> dict[str, Any]:
         "tokens": event.tokens,
         "text": event.text,
     }
-    return body if event.logprobs is None else {**body, "logprobs": event.logprobs}
+    return body if event.logprobs is None else {**body, "logprobs": finite_logprobs(event.logprobs)}
 
 
 async def native_frames(

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from ..async_client import AsyncHandle
 from ..protocol import FinishReason
+from .json_values import finite_logprobs, plain
 
 
 class TimingsView(BaseModel):
@@ -84,7 +85,7 @@ async def _result(handle: AsyncHandle) -> ResultView:
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
         ),
-        logprobs=result.logprobs,
-        metadata=result.metadata,
+        logprobs=finite_logprobs(result.logprobs),
+        metadata=plain(result.metadata),
         error=None if error is None else ErrorView(code=error.code, message=error.message),
     )

@@ -48,6 +48,12 @@ class ModelList(BaseModel):
     data: list[ModelAnswer]
 
 
+class WebhookSecret(BaseModel):
+    """For the verifiers of Standard Webhooks."""
+
+    secret: str
+
+
 Answers = dict[int | str, dict[str, Any]]
 
 _DESCRIPTIONS = {

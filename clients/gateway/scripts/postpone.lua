@@ -1,6 +1,6 @@
 -- Gives a taken task back: to be looked at later, or done with. Only for whoever has its lease still.
 -- KEYS: due, tasks. ARGV: task id, lease, ms until it is due or '' when it is done, task, TTL ms.
--- Returns 1, or 0 when the lease is over.
+-- Returns the new lease, 1 when it is done, or 0 when the lease was over.
 local due = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not due or tonumber(due) ~= tonumber(ARGV[2]) then return 0 end
 if ARGV[3] == '' then
@@ -14,4 +14,4 @@ redis.call('ZADD', KEYS[1], string.format('%d', later), ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[4])
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
-return 1
+return later

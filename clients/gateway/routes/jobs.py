@@ -1,0 +1,48 @@
+"""``POST /v1/requests``: submit and do not wait."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ...errors import HeadraceError
+from ...protocol import RequestError
+from ..access import CallerDep, GatewayDep
+from ..errors import ApiError, unsupported
+from ..identity import id_for, new_id
+from ..job_body import JobBody, job_ask
+from ..request_view import RequestView, view
+from ..webhook_signature import tenant_secret
+from .idempotency import idempotency_key
+from .schemas import WebhookSecret, errors
+
+router = APIRouter(tags=["Requests"])
+
+
+@router.post("/v1/requests", status_code=202, responses=errors(404, 408, 413, 429), summary="Submit a job")
+async def submit(
+    request: Request, response: Response, body: JobBody, caller: CallerDep, gateway: GatewayDep
+) -> RequestView:
+    """Answers at once, also while no worker is alive for a model that is known. `Location` has the job."""
+    ask = job_ask(body)
+    await gateway.intake.admit(caller, body.model, [ask], can_wait=True)
+    key = await idempotency_key(request)
+    request_id = new_id(caller.tenant) if key is None else id_for(caller.tenant, b"request", key)
+    request.state.request_id = request_id
+    if body.webhook is not None:
+        await gateway.webhooks.register(request_id, body.webhook, caller.tenant)
+    try:
+        handle = await gateway.intake.submit_one(caller, ask, request_id, request.state.trace)
+    except (ApiError, HeadraceError, RequestError):
+        if body.webhook is not None and key is None:
+            await gateway.webhooks.withdraw(request_id)
+        raise
+    gateway.metrics.submitted.labels(body.model).inc()
+    response.headers["Location"] = f"/v1/requests/{request_id}"
+    return await view(handle)
+
+
+@router.get("/v1/webhook_secret", responses=errors(), summary="What webhooks are signed with")
+async def webhook_secret(caller: CallerDep, gateway: GatewayDep) -> WebhookSecret:
+    master = gateway.settings.webhook_secret
+    if master is None:
+        raise unsupported("webhook", "This gateway sends no webhooks.")
+    return WebhookSecret(secret=tenant_secret(master, caller.tenant))
