@@ -1,8 +1,10 @@
 """Ops on tensors, each with a torch implementation, which is its definition, and a Triton one for GPUs."""
 
+from .activation import gelu_tanh_and_mul, silu_and_mul
 from .attention import AttentionBatch, paged_attention
 from .dispatch import Implementation
 from .kv_cache import rotate_and_write_kv, write_kv
+from .normalization import rms_norm
 from .sampling import Penalties, Sampled, SamplingTensors, sample
 
 __all__ = [
@@ -11,8 +13,11 @@ __all__ = [
     "Penalties",
     "Sampled",
     "SamplingTensors",
+    "gelu_tanh_and_mul",
     "paged_attention",
+    "rms_norm",
     "rotate_and_write_kv",
     "sample",
+    "silu_and_mul",
     "write_kv",
 ]

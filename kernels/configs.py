@@ -1,7 +1,8 @@
 """Tile sizes, warps and stages: one table, by architecture and shape class.
 
-Nothing is tuned while serving. ``python -m benchmarks.tune_kernels`` measures alternatives on a GPU and prints lines
-for this table; ``python -m benchmarks.compile_matrix`` shows what each costs in registers and shared memory.
+Nothing is tuned while serving. ``python -m benchmarks.tune_kernels`` measures alternatives on a GPU and
+prints lines for this table; ``python -m benchmarks.compile_matrix`` shows what each costs in registers and
+shared memory.
 """
 
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ Architecture = Literal["sm_80", "sm_86", "sm_90", "sm_100", "gfx942", "interpret
 """sm_86 stands for every NVIDIA GPU with about 100 KB of shared memory: consumer and workstation cards."""
 
 FP8_CONVERSION: Final = frozenset({"sm_90", "sm_100", "gfx942"})
-"""Architectures that convert float8_e4m3fn in hardware; on others, the kernels do it with integer arithmetic."""
+"""Architectures that convert float8_e4m3fn in hardware; on others, the kernels do it with integer
+arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How one attention program is cut: rows of queries times heads, keys per step, warps, pipeline stages."""
+    """How one attention program is cut: rows of queries times heads, keys per step, warps, pipeline
+    stages."""
 
     rows: int
     keys: int
@@ -57,7 +60,8 @@ def splits(arch: Architecture, kv_heads: int) -> Splits:
 
 
 def prefill_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
-    """For sequences with several queries: limited by arithmetic, so large tiles; float32 has no tensor cores."""
+    """For sequences with several queries: limited by arithmetic, so large tiles; float32 has no tensor
+    cores."""
     if element_bytes == 4:
         return FLOAT32[arch, _width(head_dim)]
     return PREFILL[arch, _width(head_dim)]
@@ -119,16 +123,16 @@ DECODE: Final[dict[tuple[Architecture, int], Tile]] = {
 FLOAT32: Final[dict[tuple[Architecture, int], Tile]] = {
     ("sm_80", 64): Tile(16, 32, 4, 2),
     ("sm_80", 128): Tile(16, 32, 4, 2),
-    ("sm_80", 256): Tile(16, 32, 8, 2),
+    ("sm_80", 256): Tile(16, 16, 8, 2),
     ("sm_86", 64): Tile(16, 32, 4, 2),
     ("sm_86", 128): Tile(16, 16, 4, 2),
     ("sm_86", 256): Tile(16, 16, 8, 2),
     ("sm_90", 64): Tile(16, 32, 4, 2),
     ("sm_90", 128): Tile(16, 32, 4, 2),
-    ("sm_90", 256): Tile(16, 32, 8, 2),
+    ("sm_90", 256): Tile(16, 16, 8, 2),
     ("sm_100", 64): Tile(16, 32, 4, 2),
     ("sm_100", 128): Tile(16, 32, 4, 2),
-    ("sm_100", 256): Tile(16, 32, 8, 2),
+    ("sm_100", 256): Tile(16, 16, 8, 2),
     ("gfx942", 64): Tile(16, 16, 4, 1),
     ("gfx942", 128): Tile(16, 16, 4, 1),
     ("gfx942", 256): Tile(16, 16, 4, 1),

@@ -22,7 +22,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..configs import FP8_CONVERSION, Architecture, Splits, Tile, architecture, decode_tile, prefill_tile, splits
+from ..configs import (
+    FP8_CONVERSION,
+    Architecture,
+    Splits,
+    Tile,
+    architecture,
+    decode_tile,
+    prefill_tile,
+    splits,
+)
 from ..launch import Launch, run
 from ..triton_fp8 import decode_e4m3
 from .batch import AttentionBatch
@@ -109,9 +118,7 @@ def _add_tile(
     dims = tl.arange(0, PADDED_DIM)
     seen = (keys >= key_begin) & (keys < key_end)
     offsets = block.to(tl.int64) * cache_stride_block + (keys % BLOCK_SIZE) * cache_stride_position
-    k = _load_tile(
-        key_cache, offsets, dims, seen, q.dtype, HEAD_DIM, PADDED_DIM, MASKED, FP8_CODES
-    )
+    k = _load_tile(key_cache, offsets, dims, seen, q.dtype, HEAD_DIM, PADDED_DIM, MASKED, FP8_CODES)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     if SOFTCAP > 0:
         decay = tl.exp(tl.abs(scores) * (-2.0 / SOFTCAP))
@@ -126,9 +133,7 @@ def _add_tile(
     weights = tl.exp2(scores - new_top[:, None])
     decay = tl.exp2(top - new_top)
     total = total * decay + tl.sum(weights, 1)
-    v = _load_tile(
-        value_cache, offsets, dims, seen, q.dtype, HEAD_DIM, PADDED_DIM, MASKED, FP8_CODES
-    )
+    v = _load_tile(value_cache, offsets, dims, seen, q.dtype, HEAD_DIM, PADDED_DIM, MASKED, FP8_CODES)
     acc = tl.dot(weights.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
     return acc, new_top, total
 
@@ -275,9 +280,7 @@ def attention_kernel(
     for edge in tl.range(0, before + end - whole_end, num_stages=1):
         tile = tl.where(edge < before, begin + edge, whole_end + edge - before)
         keys = tile * TILE + offset
-        block = tl.load(
-            table + keys // BLOCK_SIZE, mask=(keys >= key_begin) & (keys < key_end), other=0
-        )
+        block = tl.load(table + keys // BLOCK_SIZE, mask=(keys >= key_begin) & (keys < key_end), other=0)
         acc, top, total = _add_tile(
             tile, block, q, acc, top, total, key_cache, value_cache, position, key_begin, key_end,
             scale, cache_stride_block, cache_stride_position, BLOCK_SIZE, HEAD_DIM, PADDED_DIM,
@@ -421,7 +424,12 @@ def plan(
     """The launches of one call. Tiles and splits are the table's unless given."""
     if query.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise ValueError(f"query: Triton takes float32, float16 and bfloat16, got {query.dtype}")
-    for name, tensor in (("query", query), ("key_cache", key_cache), ("value_cache", value_cache), ("out", out)):
+    for name, tensor in (
+        ("query", query),
+        ("key_cache", key_cache),
+        ("value_cache", value_cache),
+        ("out", out),
+    ):
         if tensor.stride(-1) != 1:
             raise ValueError(f"{name}: head_dim must be contiguous, got strides {tensor.stride()}")
     if key_cache.stride() != value_cache.stride():
