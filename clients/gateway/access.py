@@ -11,7 +11,6 @@ from ..protocol.keys import REQUEST_ID
 from .api_keys import ANYBODY, Caller
 from .errors import forbidden, unauthorized, unknown_request
 from .gateway import Gateway, gateway_of
-from .identity import belongs_to
 
 _bearer = HTTPBearer(auto_error=False, description="An API key; not needed where the gateway has none.")
 
@@ -52,17 +51,12 @@ AdminDep = Annotated[Caller, Depends(_admin)]
 GatewayDep = Annotated[Gateway, Depends(_gateway)]
 
 
-def owned(caller: Caller, owned_id: str) -> bool:
-    """Whether the thing of this id is the caller's, if it exists at all."""
-    return caller.tenant is None or belongs_to(owned_id, caller.tenant)
-
-
 def own_handle(gateway: Gateway, caller: Caller, request_id: str) -> AsyncHandle:
     """A handle on a request of the caller's.
 
     Raises:
         ApiError: 404, whether it is another's or cannot be at all.
     """
-    if not REQUEST_ID.match(request_id) or not owned(caller, request_id):
+    if not REQUEST_ID.match(request_id) or not caller.owns(request_id):
         raise unknown_request()
     return gateway.client.attach(request_id)

@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..protocol import PRIORITIES, Priority
+from .identity import belongs_to
 
 _KEY: Final = re.compile(r"hr_([0-9a-f]{12})_[A-Za-z0-9_-]{43}\Z")
 _NO_HASH: Final = "0" * 64
@@ -50,6 +51,10 @@ class Caller:
     """Requests a minute."""
     burst: int = 1
     streams: int | None = None
+
+    def owns(self, owned_id: str) -> bool:
+        """Whether the thing of this id is this caller's, if it exists at all."""
+        return self.tenant is None or belongs_to(owned_id, self.tenant)
 
     def priority_for(self, wanted: Priority | None) -> Priority:
         """``wanted``, or the highest that this caller may have if that is lower; without a wish, its own."""

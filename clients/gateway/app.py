@@ -12,7 +12,7 @@ from . import error_responses
 from .gateway import make_gateway
 from .guard import Guard
 from .observation import Observation
-from .routes import completions, events, health, jobs, models, requests
+from .routes import batches, completions, events, files, health, jobs, models, requests
 from .settings import GatewaySettings
 from .tracing import begin_unrecorded, recorder
 
@@ -35,6 +35,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         async with gateway.client, anyio.create_task_group() as tasks:
             tasks.start_soon(gateway.webhooks.run)
+            tasks.start_soon(gateway.batches.run)
             yield
             tasks.cancel_scope.cancel()
 
@@ -48,7 +49,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     )
     app.state.gateway = gateway
     error_responses.install(app)
-    for room in (completions, models, jobs, requests, events, health):
+    for room in (completions, models, jobs, requests, events, files, batches, health):
         app.include_router(room.router)
     # The last one added is the outermost.
     app.add_middleware(Guard, gateway=gateway)

@@ -1,9 +1,7 @@
 """Every failure of a route, answered in one shape."""
 
 import logging
-from collections.abc import Sequence
 from traceback import format_tb
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,8 +10,9 @@ from starlette.responses import JSONResponse
 
 from ..errors import HeadraceError
 from ..protocol import RequestError
-from .errors import ApiError, api_error_of, invalid, not_found
+from .errors import ApiError, api_error_of, not_found
 from .gateway import gateway_of
+from .validation import validation_error
 
 _log = logging.getLogger(__name__)
 
@@ -61,23 +60,6 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     places = "".join(format_tb(error.__traceback__))
     _log.error("%s in %s\n%s", type(error).__name__, request.url.path, places)
     return _answer(request, _internal())
-
-
-def validation_error(problems: Sequence[Any]) -> ApiError:
-    """The first field that is wrong. Alternatives that all failed are told together."""
-    first = list(problems[0]["loc"])
-    same = [problem for problem in problems if list(problem["loc"])[:2] == first[:2]]
-    shared = first
-    for problem in same:
-        location = list(problem["loc"])
-        shared = [part for part, other in zip(shared, location, strict=False) if part == other]
-    if problems[0]["type"] == "json_invalid":
-        return invalid("The body is not valid JSON.", None, "invalid_json")
-    param = ".".join(str(part) for part in shared[1:]) or None
-    wishes = list(dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in same))
-    message = f"{param or shared[0]}: {', or '.join(wishes)}"
-    code = "missing_required_parameter" if problems[0]["type"] == "missing" else "invalid_value"
-    return invalid(message[:500], param, code)
 
 
 def _answer(request: Request, error: ApiError) -> JSONResponse:

@@ -1,11 +1,16 @@
 """One gateway: what its routes work with. Nothing in it would be missed after a restart."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
 
 from ..async_client import AsyncClient
 from .api_keys import KeyRing
+from .batch_runner import LineRunner
+from .batch_store import Batch, BatchStore
+from .batches import Batches
+from .files import Files
 from .fleet import Fleet
 from .intake import Intake
 from .metrics import Metrics
@@ -25,11 +30,12 @@ class Gateway:
     intake: Intake
     slots: StreamSlots
     metrics: Metrics
-    token_names: dict[str, TokenName]
     webhooks: Webhooks
-
-    def token_name(self, model: str) -> TokenName:
-        return self.token_names.get(model, by_id)
+    files: Files
+    batch_store: BatchStore
+    batches: Batches
+    token_name: Callable[[str], TokenName]
+    """How a model's tokens are called."""
 
 
 def make_gateway(settings: GatewaySettings) -> Gateway:
@@ -45,19 +51,34 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
         queue_limit=settings.queue_limit,
         patience=settings.patience,
     )
+    names = load_names(dict(settings.tokenizers))
+
+    def token_name(model: str) -> TokenName:
+        return names.get(model, by_id)
+
     fleet = Fleet(client.connection, client.keys)
+    intake = Intake(settings, client, fleet)
     slots = StreamSlots(settings.max_streams)
     metrics = Metrics(slots)
+    files = Files(settings, client.connection)
+    batch_store = BatchStore(settings, client.connection, files)
+
+    def line_runner(batch: Batch) -> LineRunner:
+        return LineRunner(batch, intake, settings.default_max_tokens, token_name)
+
     return Gateway(
         settings=settings,
         client=client,
         keys=None if settings.keys_file is None else KeyRing(settings.keys_file),
         fleet=fleet,
-        intake=Intake(settings, client, fleet),
+        intake=intake,
         slots=slots,
         metrics=metrics,
-        token_names=load_names(dict(settings.tokenizers)),
         webhooks=Webhooks(settings, client, metrics),
+        files=files,
+        batch_store=batch_store,
+        batches=Batches(settings, client.connection, files, batch_store, line_runner, metrics),
+        token_name=token_name,
     )
 
 

@@ -54,6 +54,68 @@ class WebhookSecret(BaseModel):
     secret: str
 
 
+class FileAnswer(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+
+
+class FileList(BaseModel):
+    """All there are: the list has one page."""
+
+    object: Literal["list"] = "list"
+    data: list[FileAnswer]
+    has_more: Literal[False] = False
+
+
+class Deleted(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
+
+
+class BatchCounts(BaseModel):
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchAnswer(BaseModel):
+    """Times are in Unix seconds."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    errors: None = None
+    input_file_id: str
+    completion_window: str
+    status: str
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    expires_at: int
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    expired_at: int | None = None
+    request_counts: BatchCounts
+    metadata: dict[str, str] | None
+
+
+class BatchList(BaseModel):
+    """All there are: the list has one page."""
+
+    object: Literal["list"] = "list"
+    data: list[BatchAnswer]
+    has_more: Literal[False] = False
+
+
 Answers = dict[int | str, dict[str, Any]]
 
 _DESCRIPTIONS = {

@@ -1,0 +1,107 @@
+"""One line of a batch, from the request to the line of its result."""
+
+import logging
+from collections.abc import Callable, Sequence
+from time import time
+from typing import Final
+
+import anyio
+
+from ..async_client import AsyncHandle
+from ..errors import HeadraceError
+from ..protocol import RequestError
+from ..result import Result
+from ..submission import RequestFields
+from .api_keys import Caller
+from .ask import Ask
+from .batch_lines import CHAT, answered, asks_of, failed, parse_line
+from .batch_store import Batch
+from .chat_format import ChatFormat
+from .completion import Completion
+from .completion_format import CompletionFormat
+from .errors import ApiError, api_error_of, invalid
+from .identity import id_for, part_of
+from .intake import Intake, cancel_all
+from .token_names import TokenName
+
+_ATTEMPTS: Final = 5
+"""For what may go better the next time, other than waiting for room and for workers, which has no limit."""
+_PAUSE: Final = 2.0
+_WAITED_OUT: Final = frozenset({429, 503})
+
+_log = logging.getLogger(__name__)
+
+
+class LineRunner:
+    """Runs lines of one batch; they can be cancelled together."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        intake: Intake,
+        default_max_tokens: int,
+        token_name: Callable[[str], TokenName],
+    ) -> None:
+        self._batch = batch
+        # Batches yield to those who wait, whatever their key may do.
+        self._caller = Caller("batch", batch.tenant, "low", admin=False)
+        self._intake = intake
+        self._default_max_tokens = default_max_tokens
+        self._token_name = token_name
+        self._running: set[AsyncHandle] = set()
+        self._cancelled = False
+
+    async def cancel(self) -> None:
+        """Ask for the end of all requests that run; their lines come to nothing. Raises ``Unavailable``."""
+        self._cancelled = True
+        await cancel_all(list(self._running))
+
+    async def run(self, number: int, line: bytes) -> tuple[bool, bytes] | None:
+        """Whether line ``number`` was answered, and the line of the result; None if it was cancelled."""
+        line_id = id_for(self._batch.tenant, b"line", self._batch.id.encode(), str(number).encode())
+        custom_id = ""
+        try:
+            parsed = parse_line(line, "line")
+            custom_id = parsed.custom_id
+            if parsed.url != self._batch.endpoint:
+                raise invalid(f"url: must be the batch's endpoint, {self._batch.endpoint}", "url")
+            body, asks = asks_of(parsed, self._default_max_tokens)
+            results = await self._results(line_id, body.model, asks)
+            if self._cancelled and any(result.finish_reason == "cancelled" for result in results):
+                return None
+            name = self._token_name(body.model)
+            form = ChatFormat(name) if parsed.url == CHAT else CompletionFormat(name)
+            whole = Completion(line_id, body.model, int(time()), form, body.n or 1).whole(results)
+            return True, answered(line_id, custom_id, line_id, whole)
+        except (ApiError, HeadraceError, RequestError) as error:
+            failure = api_error_of(error)
+        except Exception as error:
+            _log.exception("batch %s, line %d: %s", self._batch.id, number, type(error).__name__)
+            failure = None
+        failure = failure or ApiError(500, "server_error", "The gateway failed.", code="internal_error")
+        return False, failed(line_id, custom_id, line_id, failure)
+
+    async def _results(self, line_id: str, model: str, asks: Sequence[Ask]) -> list[Result]:
+        attempt = 0
+        while True:
+            try:
+                await self._intake.check_model(model, can_wait=True)
+                handles = [await self._submit(line_id, index, ask) for index, ask in enumerate(asks)]
+                self._running.update(handles)
+                try:
+                    return [await handle.result() for handle in handles]
+                finally:
+                    self._running.difference_update(handles)
+            except (ApiError, HeadraceError) as error:
+                failure = api_error_of(error)
+                if failure is None or failure.status not in _WAITED_OUT:
+                    attempt += 1
+                    if isinstance(error, ApiError) or attempt >= _ATTEMPTS:
+                        raise
+                await anyio.sleep(_PAUSE if failure is None else failure.retry_after or _PAUSE)
+
+    async def _submit(self, line_id: str, index: int, ask: Ask) -> AsyncHandle:
+        latest = self._batch.expires * 1000
+        deadline = min(ask.fields.get("deadline") or latest, latest)
+        limited = Ask(ask.fields | RequestFields(deadline=deadline), ask.prompt)
+        return await self._intake.submit_one(self._caller, limited, part_of(line_id, index))

@@ -1,0 +1,88 @@
+"""OpenAI's ``/v1/batches``."""
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..access import CallerDep, GatewayDep
+from ..batch_store import ENDED, Batch
+from ..errors import invalid
+from ..gateway import Gateway
+from .schemas import BatchAnswer, BatchCounts, BatchList, errors
+
+router = APIRouter(tags=["Batches"])
+
+_WINDOW: Final = re.compile(r"([1-9][0-9]{0,4})([mh])\Z")
+
+
+class BatchBody(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    input_file_id: str = Field(max_length=200)
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"]
+    completion_window: Annotated[str, Field(max_length=10)] = "24h"
+    """Minutes or hours, such as 30m or 24h; what has not been answered by then is not."""
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+
+
+@router.post("/v1/batches", responses=errors(404, 408, 409, 413), summary="Run a file of requests")
+async def create(body: BatchBody, caller: CallerDep, gateway: GatewayDep) -> BatchAnswer:
+    """Its requests are of low priority: they run when nobody waits."""
+    window = _WINDOW.match(body.completion_window)
+    if window is None:
+        raise invalid("completion_window: must be like 30m or 24h", "completion_window")
+    seconds = int(window[1]) * (60 if window[2] == "m" else 3600)
+    for name, value in (body.metadata or {}).items():
+        if len(name) > 64 or len(value) > 512:
+            raise invalid("metadata: names may have 64 characters and values 512", "metadata")
+    file = await gateway.files.find(caller, body.input_file_id)
+    if file.purpose != "batch":
+        raise invalid("input_file_id: must be a file for batches", "input_file_id")
+    batch = await gateway.batch_store.create(
+        caller, file, body.endpoint, body.completion_window, seconds, body.metadata
+    )
+    await gateway.batches.start(batch)
+    return await _answer(gateway, batch)
+
+
+@router.get("/v1/batches", responses=errors(), summary="List batches")
+async def list_batches(caller: CallerDep, gateway: GatewayDep) -> BatchList:
+    return BatchList(
+        data=[await _answer(gateway, batch) for batch in await gateway.batch_store.all_of(caller)]
+    )
+
+
+@router.get("/v1/batches/{batch_id}", responses=errors(404), summary="A batch's progress")
+async def read(batch_id: str, caller: CallerDep, gateway: GatewayDep) -> BatchAnswer:
+    return await _answer(gateway, await gateway.batch_store.find(caller, batch_id))
+
+
+@router.post("/v1/batches/{batch_id}/cancel", responses=errors(404, 409), summary="Cancel a batch")
+async def cancel(batch_id: str, caller: CallerDep, gateway: GatewayDep) -> BatchAnswer:
+    """What has been answered stays; a batch that has ended stays as it is."""
+    batch = await gateway.batch_store.find(caller, batch_id)
+    if batch.status not in ENDED:
+        await gateway.batch_store.reach(batch_id, "cancelling")
+    return await _answer(gateway, await gateway.batch_store.find(caller, batch_id))
+
+
+async def _answer(gateway: Gateway, batch: Batch) -> BatchAnswer:
+    completed, failed = await gateway.batch_store.progress(batch)
+    ended = batch.status in ENDED
+    times: dict[str, Any] = {f"{status}_at": time for status, time in batch.times.items()}
+    return BatchAnswer(
+        id=batch.id,
+        endpoint=batch.endpoint,
+        input_file_id=batch.input_file,
+        completion_window=batch.window,
+        status=batch.status,
+        output_file_id=batch.output_file if ended and completed else None,
+        error_file_id=batch.error_file if ended and failed else None,
+        created_at=batch.created,
+        expires_at=batch.expires,
+        request_counts=BatchCounts(total=batch.total, completed=completed, failed=failed),
+        metadata=batch.metadata,
+        **times,
+    )

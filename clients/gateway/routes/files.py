@@ -1,0 +1,73 @@
+"""OpenAI's ``/v1/files``, for batches."""
+
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, File, Form, UploadFile
+from starlette.responses import Response, StreamingResponse
+
+from ..access import CallerDep, GatewayDep
+from ..batch_lines import split_lines
+from ..errors import invalid
+from ..files import StoredFile
+from .schemas import Deleted, FileAnswer, FileList, errors
+
+router = APIRouter(tags=["Batches"])
+
+
+@router.post("/v1/files", responses=errors(408, 409, 413), summary="Upload JSON lines for a batch")
+async def upload(
+    caller: CallerDep,
+    gateway: GatewayDep,
+    file: Annotated[UploadFile, File(description="One request a line, as OpenAI's batches have them.")],
+    purpose: Annotated[str, Form()],
+) -> FileAnswer:
+    if purpose != "batch":
+        raise invalid("purpose: must be batch", "purpose")
+    content = await file.read()
+    lines = await to_thread.run_sync(split_lines, content, gateway.settings.max_batch_lines)
+    name = (file.filename or "upload.jsonl")[:255].encode("utf-8", "replace").decode()
+    return _answer(await gateway.files.store(caller, name, purpose, lines))
+
+
+@router.get("/v1/files", responses=errors(), summary="List files")
+async def list_files(caller: CallerDep, gateway: GatewayDep) -> FileList:
+    return FileList(data=[_answer(file) for file in await gateway.files.all_of(caller)])
+
+
+@router.get("/v1/files/{file_id}", responses=errors(404), summary="Describe a file")
+async def describe(file_id: str, caller: CallerDep, gateway: GatewayDep) -> FileAnswer:
+    return _answer(await gateway.files.find(caller, file_id))
+
+
+@router.get(
+    "/v1/files/{file_id}/content",
+    responses=errors(404) | {200: {"content": {"application/jsonl": {"schema": {"type": "string"}}}}},
+    response_class=Response,
+    summary="Download a file",
+)
+async def content(file_id: str, caller: CallerDep, gateway: GatewayDep) -> Response:
+    file = await gateway.files.find(caller, file_id)
+
+    async def lines() -> AsyncGenerator[bytes]:
+        async for _, line in gateway.files.lines(file.id, file.lines):
+            yield line + b"\n"
+
+    return StreamingResponse(lines(), media_type="application/jsonl")
+
+
+@router.delete("/v1/files/{file_id}", responses=errors(404), summary="Delete a file")
+async def delete(file_id: str, caller: CallerDep, gateway: GatewayDep) -> Deleted:
+    await gateway.files.delete(caller, file_id)
+    return Deleted(id=file_id)
+
+
+def _answer(file: StoredFile) -> FileAnswer:
+    return FileAnswer(
+        id=file.id,
+        bytes=file.bytes,
+        created_at=file.created,
+        filename=file.filename,
+        purpose=file.purpose,
+    )
