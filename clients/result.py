@@ -14,15 +14,15 @@ class Timings:
 
     created: int | None = None
     """Submitted."""
-    claimed: int | None = None
-    """First taken by a worker."""
+    started: int | None = None
+    """Claimed by the worker that serves it, or served it last."""
     first_token: int | None = None
     finished: int | None = None
 
     @property
     def waited(self) -> float | None:
         """Seconds in the queue."""
-        return _seconds(self.created, self.claimed)
+        return _seconds(self.created, self.started)
 
     @property
     def to_first_token(self) -> float | None:
@@ -90,7 +90,7 @@ def timings_of(state: Mapping[str, str]) -> Timings:
     """The timings in a request's state hash."""
     return Timings(
         created=_milliseconds(state.get("created")),
-        claimed=_milliseconds(state.get("claimed")),
+        started=_milliseconds(state.get("started")),
         first_token=_milliseconds(state.get("first_token")),
         finished=_milliseconds(state.get("finished")),
     )

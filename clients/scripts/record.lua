@@ -1,4 +1,4 @@
--- A request's state, created unless it is there; a queue entry's id is noted in it unless one is.
+-- A request's state, created unless it is there; a queue entry's id is noted in it.
 -- KEYS: state. ARGV: model, TTL in ms of a state created here, entry id or ''.
 -- Returns {1 if created, status, entry id}, the last two as they were before.
 local created = redis.call('EXISTS', KEYS[1]) == 0
@@ -9,8 +9,7 @@ if created then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 local before = redis.call('HMGET', KEYS[1], 'status', 'entry')
--- A claim may have noted its entry already, and only the claimed one may stand there.
 if ARGV[3] ~= '' then
-  redis.call('HSETNX', KEYS[1], 'entry', ARGV[3])
+  redis.call('HSET', KEYS[1], 'entry', ARGV[3])
 end
 return {created and 1 or 0, before[1] or '', before[2] or ''}

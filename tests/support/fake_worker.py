@@ -79,9 +79,9 @@ class FakeWorker:
             pipeline.hincrby(state, "epoch", 1)
             pipeline.hincrby(state, "attempts", 1)
             now = self._now()
-            pipeline.hset(state, mapping={"status": "running", "worker": "fake", "entry": entry_id})
+            claim = {"status": "running", "worker": "fake", "claimed": entry_id, "started": now}
+            pipeline.hset(state, mapping=claim)
             pipeline.hsetnx(state, "created", now)
-            pipeline.hsetnx(state, "claimed", now)
             pipeline.expire(state, TTL)
             pipeline.execute()
 

@@ -54,7 +54,7 @@ async def test_status_follows_the_request_through_its_life(client: AsyncClient, 
     handle = await client.submit("Hello")
     status = await handle.status()
     assert (status.status, status.attempts, status.worker, status.cancelled) == ("queued", 0, None, False)
-    assert status.timings.created and status.timings.claimed is None
+    assert status.timings.created and status.timings.started is None
     worker.take()
     status = await handle.status()
     assert (status.status, status.attempts, status.worker) == ("running", 1, "fake")

@@ -66,7 +66,7 @@ def test_the_result_as_json(run: Run) -> None:
     (record,) = records(run("one two", "--json").stdout)
     assert (record["text"], record["tokens"], record["finish_reason"]) == ("one two ", [1000, 1001], "stop")
     assert record["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "cached_tokens": 0}
-    assert set(record["timings"]) >= {"created", "claimed", "finished"}
+    assert set(record["timings"]) >= {"created", "started", "finished"}
 
 
 def test_options_become_the_requests_fields(run: Run, worker: FakeWorker) -> None:

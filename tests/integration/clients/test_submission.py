@@ -1,14 +1,13 @@
 """Submitting: one entry per request, a bounded queue, and half-done submissions that heal."""
 
 import zlib
-from typing import Any
 
 import anyio
 import pytest
 import redis
 from fake_worker import FakeWorker
 
-from headrace.clients import AsyncClient, QueueFull, RequestError, Unavailable, submission
+from headrace.clients import AsyncClient, QueueFull, RequestError, Unavailable
 from headrace.clients.protocol import Keys, decode_request, encode_request, make_request
 
 pytestmark = pytest.mark.anyio
@@ -103,23 +102,6 @@ async def test_a_submission_cut_before_its_entry_is_completed_by_the_next(
     await client.submit("Hello", id="r")
     assert queued(redis_client) == ["r"]
     assert redis_client.hexists(KEYS.request("r"), "entry")
-
-
-async def test_the_entry_that_a_worker_claimed_stays_on_record(
-    client: AsyncClient, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A duplicate entry is told from the claimed one by what is recorded."""
-    enqueue = submission.ENQUEUE
-
-    class ClaimedMeanwhile:
-        async def run(self, *arguments: Any) -> Any:
-            reply = await enqueue.run(*arguments)
-            redis_client.hset(KEYS.request("r"), mapping={"status": "running", "epoch": 1, "entry": "5-5"})
-            return reply
-
-    monkeypatch.setattr(submission, "ENQUEUE", ClaimedMeanwhile())
-    await client.submit("Hello", id="r")
-    assert redis_client.hget(KEYS.request("r"), "entry") == b"5-5"
 
 
 async def test_a_wrong_request_is_refused_before_redis_hears_of_it(
