@@ -1,7 +1,7 @@
 """A kernel launch as a value.
 
-Each Triton op first plans its launches from the shapes and dtypes of its arguments, then runs them. Planning works on
-tensors without storage, so what would run on a GPU can be compiled for it where there is none.
+Each Triton op first plans its launches from the shapes and dtypes of its arguments, then runs them. Planning
+works on tensors without storage, so what would run on a GPU can be compiled for it where there is none.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,9 @@
 """float8_e4m3fn by integer arithmetic, for GPUs (and the interpreter) that do not convert it."""
 
-# Kernels are written in Triton's language; their parameters have no Python types.
-# pyright: reportMissingParameterType=false
+# Kernels are written in Triton's language, which type checkers take for Python: no parameter has a Python
+# type, and operators, ranges and constants mean something else.
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import triton
 import triton.language as tl
@@ -11,7 +13,8 @@ import triton.language as tl
 def decode_e4m3(codes):
     """uint8 codes as float16, which holds each exactly. The codes of NaN become 480 or -480.
 
-    Put where float16 has its exponent and mantissa, the bits mean a number 2**8 too small, subnormals included.
+    Put where float16 has its exponent and mantissa, the bits mean a number 2**8 too small, subnormals
+    included.
     """
     wide = codes.to(tl.uint16)
     bits = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)

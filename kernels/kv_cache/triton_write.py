@@ -17,17 +17,18 @@ from ..triton_fp8 import encode_e4m3
 
 
 @triton.jit
-def _store(cache, offsets, x, scale, heads, mask, FP8: tl.constexpr, FP8_CODES: tl.constexpr):
+def _store(
+    cache, offsets, x, scale, heads, mask, HEADS: tl.constexpr, FP8: tl.constexpr, FP8_CODES: tl.constexpr
+):
     """x [heads, some dims] into the cache, divided by its scale if that is float8."""
     if FP8:
         x = x.to(tl.float32)
         if scale is not None:
-            x = x / tl.load(scale + heads, mask=mask, other=1.0)
-        if FP8_CODES:
-            x = encode_e4m3(x)
-        else:
-            # What saturates is the conversion on some GPUs and not on others; NaN passes both.
-            x = tl.where(tl.abs(x) > 448.0, tl.where(x > 0, 448.0, -448.0), x)
+            x = tl.div_rn(x, tl.load(scale + heads, mask=heads < HEADS, other=1.0))
+        # Whether the conversion saturates differs between GPUs; NaN passes this.
+        x = tl.where(tl.abs(x) > 448.0, tl.where(x > 0, 448.0, -448.0), x)
+    if FP8_CODES:
+        x = encode_e4m3(x)
     tl.store(cache + offsets, x.to(cache.dtype.element_ty), mask=mask)
 
 
@@ -66,9 +67,9 @@ def write_kernel(
     place = (slot // BLOCK_SIZE) * cache_stride_block + (slot % BLOCK_SIZE) * cache_stride_position
     offsets = place + heads * cache_stride_head + dims
     k = tl.load(key + row * key_stride_row + heads * key_stride_head + dims, mask=mask, other=0.0)
-    _store(key_cache, offsets, k, key_scale, heads, mask, FP8, FP8_CODES)
+    _store(key_cache, offsets, k, key_scale, heads, mask, HEADS, FP8, FP8_CODES)
     v = tl.load(value + row * value_stride_row + heads * value_stride_head + dims, mask=mask, other=0.0)
-    _store(value_cache, offsets, v, value_scale, heads, mask, FP8, FP8_CODES)
+    _store(value_cache, offsets, v, value_scale, heads, mask, HEADS, FP8, FP8_CODES)
 
 
 @triton.jit
@@ -141,26 +142,26 @@ def rotate_and_write_kernel(
             tl.store(target + rest, tl.load(query + source + rest, mask=mask, other=0.0), mask=mask)
     else:
         slot = tl.load(slot_mapping + row)
-        if slot < 0:
-            return
         place = (slot // BLOCK_SIZE) * cache_stride_block + (slot % BLOCK_SIZE) * cache_stride_position
-        heads = tl.arange(0, PADDED_HEADS)[:, None]
-        target = place + heads * cache_stride_head
-        source = row * key_stride_row + heads * key_stride_head
-        mask = (heads < HEADS) & (pairs < HALF)
-        a, b = _rotate(key, source + pairs, cosine, sine, pairs, mask, HALF)
+        kv_heads = tl.arange(0, PADDED_HEADS)[:, None]
+        used = kv_heads < tl.where(slot >= 0, HEADS, 0)
+        place = place + kv_heads * cache_stride_head
+        key_source = row * key_stride_row + kv_heads * key_stride_head
+        pair_mask = used & (pairs < HALF)
+        k_a, k_b = _rotate(key, key_source + pairs, cosine, sine, pairs, pair_mask, HALF)
         # Rounded as a rotated key would be, were it not written at once.
-        a, b = a.to(key.dtype.element_ty), b.to(key.dtype.element_ty)
-        _store(key_cache, target + pairs, a, key_scale, heads, mask, FP8, FP8_CODES)
-        _store(key_cache, target + HALF + pairs, b, key_scale, heads, mask, FP8, FP8_CODES)
+        k_a, k_b = k_a.to(key.dtype.element_ty), k_b.to(key.dtype.element_ty)
+        _store(key_cache, place + pairs, k_a, key_scale, kv_heads, pair_mask, HEADS, FP8, FP8_CODES)
+        _store(key_cache, place + HALF + pairs, k_b, key_scale, kv_heads, pair_mask, HEADS, FP8, FP8_CODES)
         if 2 * HALF < HEAD_DIM:
-            mask = (heads < HEADS) & (rest < HEAD_DIM)
-            x = tl.load(key + source + rest, mask=mask, other=0.0)
-            _store(key_cache, target + rest, x, key_scale, heads, mask, FP8, FP8_CODES)
+            rest_mask = used & (rest < HEAD_DIM)
+            k_rest = tl.load(key + key_source + rest, mask=rest_mask, other=0.0)
+            _store(key_cache, place + rest, k_rest, key_scale, kv_heads, rest_mask, HEADS, FP8, FP8_CODES)
         dims = tl.arange(0, PADDED_DIM)[None, :]
-        mask = (heads < HEADS) & (dims < HEAD_DIM)
-        x = tl.load(value + row * value_stride_row + heads * value_stride_head + dims, mask=mask, other=0.0)
-        _store(value_cache, target + dims, x, value_scale, heads, mask, FP8, FP8_CODES)
+        dim_mask = used & (dims < HEAD_DIM)
+        value_source = row * value_stride_row + kv_heads * value_stride_head
+        v = tl.load(value + value_source + dims, mask=dim_mask, other=0.0)
+        _store(value_cache, place + dims, v, value_scale, kv_heads, dim_mask, HEADS, FP8, FP8_CODES)
 
 
 def write(

@@ -1,13 +1,15 @@
 """Gumbel-max in Triton: noise on the tokens that the filters kept, and each chunk's best sum."""
 
-# Kernels are written in Triton's language; their parameters have no Python types.
-# pyright: reportMissingParameterType=false, reportUnusedFunction=false
+# Kernels are written in Triton's language, which type checkers take for Python: no parameter has a Python
+# type, and operators, ranges and constants mean something else.
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import triton
 import triton.language as tl
 
 from .noise import LARGEST_UNIFORM
-from .triton_filters import REACH, _order, row_top
+from .triton_filters import REACH, order_of, row_top
 from .triton_logits import load_logits
 
 MOST = tl.constexpr(LARGEST_UNIFORM)
@@ -61,10 +63,10 @@ def draw_kernel(
     chunk = tl.program_id(1)
     place = row * CHUNKS + chunk
     top = row_top(tops, row, CHUNKS, PADDED_CHUNKS)
-    cutoff = _order(tl.full([], 0.0, tl.float32) - REACH)
+    cutoff = order_of(tl.full([], 0.0, tl.float32) - REACH)
     if cutoffs is not None:
         cutoff = tl.maximum(cutoff, tl.load(cutoffs + row))
-    if _order(tl.div_rn(tl.load(tops + place) - top, heat)) < cutoff:
+    if order_of(tl.div_rn(tl.load(tops + place) - top, heat)) < cutoff:
         tl.store(drawn_tops + place, float("-inf"))
         tl.store(drawn_columns + place, VOCABULARY)
         return
@@ -72,7 +74,7 @@ def draw_kernel(
     x = load_logits(logits, row, column, logits_stride, counts, repetition, presence, frequency, VOCABULARY)
     y = tl.div_rn(x - top, heat)
     words = random_words(tl.load(seed + row), tl.load(position + row), chunk * (CHUNK // 4), CHUNK // 4)
-    noisy = tl.where(_order(y) >= cutoff, y + gumbel(words), float("-inf"))
+    noisy = tl.where(order_of(y) >= cutoff, y + gumbel(words), float("-inf"))
     best = tl.max(noisy, 0)
     tl.store(drawn_tops + place, best)
     tl.store(drawn_columns + place, tl.min(tl.where(noisy == best, column, VOCABULARY), 0))

@@ -6,8 +6,10 @@ of the row whose largest logit is below are not read again, so passes soon becom
 instead of sorting: FlashInfer's and Qrita's samplers, arXiv 2501.01005 and 2602.01518.)
 """
 
-# Kernels are written in Triton's language; their parameters have no Python types.
-# pyright: reportMissingParameterType=false, reportUnusedFunction=false
+# Kernels are written in Triton's language, which type checkers take for Python: no parameter has a Python
+# type, and operators, ranges and constants mean something else.
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import triton
 import triton.language as tl
@@ -26,7 +28,7 @@ def row_top(tops, row, CHUNKS: tl.constexpr, PADDED_CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def _order(y):
+def order_of(y):
     """float32 as an int32 of the same order."""
     bits = y.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -61,21 +63,21 @@ def _totals(
     high_mass = tl.zeros([CHUNK], tl.float32)
     for chunk in range(CHUNKS):
         chunk_top = tl.load(tops + row * CHUNKS + chunk)
-        if _order(tl.div_rn(chunk_top - top, heat)) >= floor:
+        if order_of(tl.div_rn(chunk_top - top, heat)) >= floor:
             column = chunk * CHUNK + tl.arange(0, CHUNK)
             x = load_logits(
                 logits, row, column, logits_stride, counts, repetition, presence, frequency, VOCABULARY
             )
             y = tl.div_rn(x - top, heat)
             mass = tl.exp(y)
-            order = _order(y)
-            kept = (order >= low) & (column < VOCABULARY)
+            rank = order_of(y)
+            kept = (rank >= low) & (column < VOCABULARY)
             low_count += kept.to(tl.int32)
             low_mass += tl.where(kept, mass, 0.0)
-            kept = (order >= middle) & (column < VOCABULARY)
+            kept = (rank >= middle) & (column < VOCABULARY)
             middle_count += kept.to(tl.int32)
             middle_mass += tl.where(kept, mass, 0.0)
-            kept = (order >= high) & (column < VOCABULARY)
+            kept = (rank >= high) & (column < VOCABULARY)
             high_count += kept.to(tl.int32)
             high_mass += tl.where(kept, mass, 0.0)
     return (
@@ -167,9 +169,9 @@ def filter_kernel(
     least_likely = tl.load(min_p + row)
     top = row_top(tops, row, CHUNKS, PADDED_CHUNKS)
     # Further below the best than noise reaches, no filter makes a difference.
-    cutoff = _order(tl.full([], 0.0, tl.float32) - REACH)
+    cutoff = order_of(tl.full([], 0.0, tl.float32) - REACH)
     if least_likely > 0:
-        cutoff = tl.maximum(cutoff, _order(tl.log(least_likely)))
+        cutoff = tl.maximum(cutoff, order_of(tl.log(least_likely)))
     limited = (k > 0) & (k < VOCABULARY)
     if limited:
         cutoff = _search(

@@ -1,7 +1,9 @@
 """The n likeliest tokens of each row: those of each chunk, then of the chunks', taken out one by one."""
 
-# Kernels are written in Triton's language; their parameters have no Python types.
-# pyright: reportMissingParameterType=false
+# Kernels are written in Triton's language, which type checkers take for Python: no parameter has a Python
+# type, and operators, ranges and constants mean something else.
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import triton
 import triton.language as tl
