@@ -12,12 +12,12 @@ from .connection import Connection
 from .control import Control
 from .counters import Counters
 from .drain import hand_back
-from .entries import Claim, Held, Holdings
+from .entries import Claim, Held, Holdings, Unrun
 from .intake import Intake
 from .lease import Leases, Record
 from .orphans import Orphans
 from .outbox import Outbox
-from .results import Unrun
+from .presence import Presence
 from .settings import BrokerSettings, consumer_name
 
 
@@ -70,10 +70,13 @@ class Broker:
             on_lost=self._taken_away,
             on_renewed=self._renewed,
         )
+        self._presence = Presence(settings, connection, record=record, progressing=progressing)
         self.intake = Intake(
             settings,
             connection,
             self._holdings,
+            self.outbox,
+            self.control,
             claimer,
             orphans,
             self.consumer,
@@ -91,16 +94,17 @@ class Broker:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.outbox.run)
             tasks.start_soon(self.leases.run)
+            tasks.start_soon(self._presence.run)
             tasks.start_soon(self.control.run)
             tasks.start_soon(self.intake.run)
 
     def end(self, claim: Claim, reason: FinishReason) -> None:
         """End a claim that never reached the engine: cancelled or expired before its turn."""
-        self.outbox.put([], [_unrun(claim, reason)])
+        self.outbox.put([], [Unrun.of(claim, reason)])
 
     def reject(self, claim: Claim, code: str, message: str) -> None:
         """End a claim that the engine cannot run, such as a prompt that is too long, with an error."""
-        self.outbox.put([], [_unrun(claim, "error", code, message)])
+        self.outbox.put([], [Unrun.of(claim, "error", code, message)])
 
     async def hand_back(self) -> int:
         """Stop the intake and give back everything held; see ``drain.hand_back``. Flush the outbox before."""
@@ -125,20 +129,6 @@ class Broker:
         self.outbox.ask()
         if strays:
             self.intake.sweep_now()
-
-
-def _unrun(claim: Claim, reason: FinishReason, code: str | None = None, message: str | None = None) -> Unrun:
-    resumed = claim.resumed
-    return Unrun(
-        sequence_id=claim.request.id,
-        epoch=claim.epoch,
-        reason=reason,
-        tokens=resumed.tokens if resumed is not None else (),
-        text=resumed.text if resumed is not None else "",
-        logprobs=resumed.logprobs if resumed is not None else None,
-        error_code=code,
-        error_message=message,
-    )
 
 
 @asynccontextmanager

@@ -21,10 +21,9 @@ from ...clients.transcript import Transcript
 from .clock import Clock
 from .connection import FAILURES, Backoff, Call, Connection, is_transient
 from .control import Control
-from .entries import Claim, Held, Holdings, Resumed
+from .entries import Claim, Held, Holdings, Resumed, Unrun
 from .outbox import Outbox
 from .output import Output
-from .results import Unrun
 from .scripts import CLAIM
 from .settings import BrokerSettings, milliseconds
 
@@ -177,16 +176,16 @@ class Claimer:
         end = Unrun(read.request_id, epoch, "error", tokens, text, resumed.logprobs if resumed else None)
         if read.error is not None:
             code = "invalid_request" if read.request is None else "unknown_model"
-            self._end(end, code, str(read.error))
+            self._fail(held, end, code, str(read.error))
         elif verdict == "cancelled" or verdict == "expired":
-            self._outbox.put([], [replace(end, reason=verdict)])
+            self._outbox.end(held, replace(end, reason=verdict))
         elif verdict == "poison":
             message = f"given up after {attempts - 1} attempts that ended without a word from the worker"
             held.dead = f"too_many_attempts: {message}"
             log.error("request %s: %s", read.request_id, message)
-            self._end(end, "too_many_attempts", message)
+            self._fail(held, end, "too_many_attempts", message)
         elif damage is not None or request is None:
-            self._end(end, "log_damaged", f"its event log cannot be continued: {damage}")
+            self._fail(held, end, "log_damaged", f"its event log cannot be continued: {damage}")
         else:
             held.body = None
             self._control.watch(held)
@@ -195,8 +194,8 @@ class Claimer:
             return [Claim(request, epoch, attempts, held.entry.stream // LANES, resumed, waited)]
         return []
 
-    def _end(self, end: Unrun, code: str, message: str) -> None:
-        self._outbox.put([], [replace(end, error_code=code, error_message=message)])
+    def _fail(self, held: Held, end: Unrun, code: str, message: str) -> None:
+        self._outbox.end(held, replace(end, error_code=code, error_message=message))
 
     def _refused(self, read: _Read, error: Exception) -> None:
         held = read.held

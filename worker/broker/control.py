@@ -62,6 +62,7 @@ class Control:
         self._deadlines: list[tuple[int, int, Held]] = []
         self._tickets = 0
         self._arrived = anyio.Event()
+        self._taken = anyio.Event()
 
     def take(self) -> Interrupts:
         """Everything since the last call."""
@@ -69,6 +70,8 @@ class Control:
         while self._deadlines and self._deadlines[0][0] <= now:
             self._end(heapq.heappop(self._deadlines)[2], "expired")
         interrupts, self._interrupts = self._interrupts, Interrupts()
+        self._taken.set()
+        self._taken = anyio.Event()
         return interrupts
 
     async def arrived(self) -> None:
@@ -79,6 +82,11 @@ class Control:
             with anyio.move_on_after(_POLL):
                 await self._arrived.wait()
             self._arrived = anyio.Event()
+
+    async def dropped(self, request_id: str) -> None:
+        """Wait until the serve loop has been told of an earlier claim's loss, if there was one."""
+        while request_id in self._interrupts.drop:
+            await self._taken.wait()
 
     def watch(self, held: Held) -> None:
         """Mind the deadline of a claim."""
@@ -131,8 +139,8 @@ class Control:
             self._on_released()
 
     def _end(self, held: Held, reason: FinishReason) -> None:
-        if self._is_held(held) and not held.told and held.request_id is not None:
-            held.told = True
+        if self._is_held(held) and held.end is None and held.request_id is not None:
+            held.end = reason
             self._interrupts.end[held.request_id] = reason
             self._arrived.set()
 

@@ -1,8 +1,9 @@
 """The nouns of delivery: an entry of the queue, a claim on its request, and what a worker holds of both."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...clients.protocol import Request, TokenLogprobs
+from ...clients.protocol import FinishReason, Request, TokenLogprobs
 from .output import Output
 
 
@@ -42,6 +43,43 @@ class Claim:
     """Since it was enqueued, by Redis's clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unrun:
+    """The ending of a request that this worker did not run: what earlier epochs had, and why it ends."""
+
+    sequence_id: str
+    epoch: int
+    reason: FinishReason
+    tokens: Sequence[int] = ()
+    text: str = ""
+    logprobs: Sequence[TokenLogprobs] | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    error_code: str | None = None
+    error_message: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        claim: Claim,
+        reason: FinishReason,
+        error_code: str | None = None,
+        error_message: str | None = None,
+    ) -> "Unrun":
+        """The ending of a claim that ends with what it came with."""
+        resumed = claim.resumed
+        return cls(
+            sequence_id=claim.request.id,
+            epoch=claim.epoch,
+            reason=reason,
+            tokens=resumed.tokens if resumed is not None else (),
+            text=resumed.text if resumed is not None else "",
+            logprobs=resumed.logprobs if resumed is not None else None,
+            error_code=error_code,
+            error_message=error_message,
+        )
+
+
 @dataclass(slots=True, eq=False)
 class Held:
     """An entry in this worker's hands: from when it is taken until it is settled, lost or given back."""
@@ -59,8 +97,10 @@ class Held:
     """Why the request becomes a dead letter when it ends."""
     ended: bool = False
     """Redis has the request's end; the entry is about to leave the queue."""
-    told: bool = False
-    """The serve loop has been told to end it."""
+    running: bool = False
+    """The serve loop has it."""
+    end: FinishReason | None = None
+    """Why the serve loop has been told to end it."""
 
 
 class Holdings:

@@ -8,8 +8,10 @@ import anyio
 from .arrivals import Arrivals
 from .claiming import Claimer
 from .connection import FAILURES, Connection
-from .entries import Claim, Held, Holdings
+from .control import Control
+from .entries import Claim, Held, Holdings, Unrun
 from .orphans import Orphans
+from .outbox import Outbox
 from .settings import BrokerSettings
 
 Room = tuple[int, int, int]
@@ -27,6 +29,8 @@ class Intake:
         settings: BrokerSettings,
         connection: Connection,
         holdings: Holdings,
+        outbox: Outbox,
+        control: Control,
         claimer: Claimer,
         orphans: Orphans,
         consumer: str,
@@ -35,9 +39,12 @@ class Intake:
         on_gap: Callable[[], None],
     ) -> None:
         self._connection = connection
-        self.claimer = claimer
-        self.orphans = orphans
-        self.arrivals = Arrivals(settings, connection, holdings, consumer, wake=self._wake_up)
+        self._holdings = holdings
+        self._outbox = outbox
+        self._control = control
+        self._claimer = claimer
+        self._orphans = orphans
+        self._arrivals = Arrivals(settings, connection, holdings, consumer, wake=self._wake_up)
         self._lock = lock
         self._on_gap = on_gap
         self._room: Room = (0, 0, 0)
@@ -63,14 +70,24 @@ class Intake:
             self._wake_up()
 
     async def next_claim(self) -> Claim:
-        """The next request to run; waits for one."""
-        while not self._claims:
-            await self._handed_out.wait()
-        return self._claims.popleft()
+        """The next request to run; waits for one. Those that ended while they waited here are passed over."""
+        while True:
+            while not self._claims:
+                await self._handed_out.wait()
+            # Otherwise the loss of an earlier claim, told later, would hit this one.
+            await self._control.dropped(self._claims[0].request.id)
+            claim = self._claims.popleft()
+            held = self._holdings.of(claim.request.id, claim.epoch)
+            if held is None:
+                continue
+            if held.end is None:
+                held.running = True
+                return claim
+            self._outbox.end(held, Unrun.of(claim, held.end))
 
     def sweep_now(self) -> None:
         """Another worker has given requests back."""
-        self.orphans.now()
+        self._orphans.now()
         self._wake_up()
 
     def stop(self) -> None:
@@ -95,24 +112,38 @@ class Intake:
 
     async def _take_and_claim(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.arrivals.watch)
+            tasks.start_soon(self._arrivals.watch)
             while not self._stopped:
                 self._wake = anyio.Event()
-                await self._connection.retrying("taking requests", self._take_some)
-                if self._unclaimed:
-                    await self._claim()
+                await self._connection.retrying("taking requests", self.pull)
+                if self.pulled:
+                    await self.claim()
                 else:
                     await self._until_woken()
             tasks.cancel_scope.cancel()
 
-    async def _take_some(self) -> None:
+    @property
+    def pulled(self) -> int:
+        """Entries taken and not yet claimed."""
+        return len(self._unclaimed)
+
+    @property
+    def ready(self) -> int:
+        """Claims not yet handed out."""
+        return len(self._claims)
+
+    async def pull(self) -> None:
+        """Take entries as far as there is room: orphans if a sweep is due, then new ones.
+
+        Raises ``redis.RedisError``; what was taken before that is kept.
+        """
         async with self._lock:
             try:
-                if self.orphans.seconds_until_due(self._available()) == 0 and not self._stopped:
-                    self._took(await self.orphans.sweep(self._available()))
-                    await self.orphans.prune()
+                if self._orphans.seconds_until_due(self._available()) == 0 and not self._stopped:
+                    self._took(await self._orphans.sweep(self._available()))
+                    await self._orphans.prune()
                 if any(self._available()) and not self._stopped:
-                    self._took(await self.arrivals.take(self._available()))
+                    self._took(await self._arrivals.take(self._available()))
             except FAILURES:
                 self._on_gap()
                 raise
@@ -123,8 +154,9 @@ class Intake:
         self._unclaimed += held
         self._spent += len(held)
 
-    async def _claim(self) -> None:
-        claims = await self.claimer.claim(self._unclaimed)
+    async def claim(self) -> None:
+        """Claim what was pulled; repeats until Redis has decided about all of it."""
+        claims = await self._claimer.claim(self._unclaimed)
         self._spent -= len(self._unclaimed) - len(claims)
         self._unclaimed = []
         self._claims += claims
@@ -132,7 +164,7 @@ class Intake:
         self._handed_out = anyio.Event()
 
     async def _until_woken(self) -> None:
-        until_sweep = self.orphans.seconds_until_due(self._available())
+        until_sweep = self._orphans.seconds_until_due(self._available())
         with anyio.move_on_after(None if until_sweep is None else max(0.01, until_sweep)):
             await self._wake.wait()
 

@@ -74,26 +74,31 @@ class Outbox:
             await self._progress.wait()
 
     def put(self, deltas: Iterable[NewTokens], endings: Iterable[Ending]) -> None:
-        """Take the results of one engine step; those of claims no longer held are dropped.
+        """Take the results of one engine step; those of claims that the serve loop does not have are dropped.
 
         Raises:
             ValueError: a delta does not continue what came before.
         """
         for new in deltas:
             held = self._holdings.of(new.sequence_id, new.epoch)
-            if held is not None and held.output is not None and held.output.ending is None:
+            if held is not None and held.running and held.output is not None and held.output.ending is None:
                 before, known = held.output.unlogged_bytes, held.output.known
                 held.output.append(new)
                 self._service[held.entry.stream % LANES] += OUTPUT_WEIGHT * (held.output.known - known)
                 self._changed(held, held.output.unlogged_bytes - before)
         for ending in endings:
             held = self._holdings.of(ending.sequence_id, ending.epoch)
-            if held is not None and held.output is not None and held.output.ending is None:
-                before = held.output.unlogged_bytes
-                held.output.ending = ending
+            if held is not None and held.running:
                 if ending.prompt_tokens:
                     self._service[held.entry.stream % LANES] += ending.prompt_tokens - held.entry.charge
-                self._changed(held, held.output.unlogged_bytes - before)
+                self.end(held, ending)
+
+    def end(self, held: Held, ending: Ending) -> None:
+        """End a claimed request, unless it has ended."""
+        if held.output is not None and held.output.ending is None:
+            before = held.output.unlogged_bytes
+            held.output.ending = ending
+            self._changed(held, held.output.unlogged_bytes - before)
 
     def settle(self, held: Held) -> None:
         """Take an entry off its queue: its request has ended, or there is none to be read."""

@@ -1,7 +1,6 @@
 """What the broker expects of an engine's results, whichever engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ...clients.protocol import FinishReason, TokenLogprobs
@@ -52,19 +51,3 @@ class Ending(Protocol):
     def error_code(self) -> str | None: ...
     @property
     def error_message(self) -> str | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Unrun:
-    """The ending of a request that this worker did not run: what earlier epochs had, and why it ends."""
-
-    sequence_id: str
-    epoch: int
-    reason: FinishReason
-    tokens: Sequence[int] = ()
-    text: str = ""
-    logprobs: Sequence[TokenLogprobs] | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    error_code: str | None = None
-    error_message: str | None = None

@@ -10,6 +10,7 @@ from counting_worker import (
     MODEL,
     CountingEngine,
     CountingWorker,
+    assert_served,
     done_of,
     enqueue,
     log_of,
@@ -21,7 +22,7 @@ from counting_worker import (
 )
 
 from headrace.clients.protocol import Delta
-from headrace.worker.broker import open_broker
+from headrace.worker.broker import Claim, open_broker
 
 pytestmark = pytest.mark.anyio
 
@@ -127,3 +128,59 @@ async def test_a_deadline_passes_by_the_clock_of_redis_not_of_this_machine(
     assert done is not None
     assert done.finish_reason == "expired"
     assert int(state_of(redis_client, "a")["finished"]) >= int(state_of(redis_client, "a")["created"])
+
+
+async def test_cancelled_between_claim_and_serve_loop_it_is_never_handed_out(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    enqueue(redis_client, "a")
+    async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(broker.run)
+        broker.intake.offer((2, 2, 2))
+        await until(lambda: state_of(redis_client, "a").get("status") == "running")
+        redis_client.hset(KEYS.request("a"), "cancel", 1)
+        # A serve loop that is busy with something else takes note of it first, and of the claim then.
+        await until(lambda: broker.control.take().end == {"a": "cancelled"})
+        enqueue(redis_client, "b")
+        with anyio.fail_after(20):
+            assert (await broker.intake.next_claim()).request.id == "b"
+        await until(lambda: done_of(redis_client, "a"))
+        tasks.cancel_scope.cancel()
+    done = done_of(redis_client, "a")
+    assert done is not None
+    assert (done.finish_reason, done.seq) == ("cancelled", 0)
+
+
+async def test_a_request_lost_and_claimed_again_is_handed_out_after_its_loss_was_told(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """The serve loop drops by request id, and the new claim may have the old one's epoch."""
+    enqueue(redis_client, "a", max_tokens=12)
+    async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
+        worker = CountingWorker(broker, CountingEngine(pause_at=5))
+        tasks.start_soon(broker.run)
+        broker.intake.offer((2, 2, 2))
+        with anyio.fail_after(20):
+            worker.receive(await broker.intake.next_claim())
+        redis_client.delete(KEYS.request("a"))  # its entry is then taken as if it were new
+        await until(lambda: broker.counters.lost_claims == 1)
+        await until(lambda: state_of(redis_client, "a").get("status") == "running")
+        broker.outbox.put(*worker.engine.step())  # of the old claim
+        again: list[Claim] = []
+
+        async def receive() -> None:
+            again.append(await broker.intake.next_claim())
+
+        tasks.start_soon(receive)
+        seen = broker.counters.round_trips
+        await until(lambda: broker.counters.round_trips > seen + 4)
+        assert again == []
+        assert broker.control.take().drop == {"a": 1}
+        await until(lambda: again)
+        assert again[0].epoch == 1
+        worker.engine.drop("a", 1)
+        worker.receive(again[0])
+        worker.engine.pause_at = None
+        await until(lambda: worker.step() or done_of(redis_client, "a"))
+        tasks.cancel_scope.cancel()
+    assert_served(redis_client, "a", 12)

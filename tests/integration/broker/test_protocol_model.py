@@ -29,7 +29,6 @@ from headrace.clients.transcript import Transcript
 from headrace.worker.broker import Broker, BrokerSettings
 from headrace.worker.broker.connection import Connection
 from headrace.worker.broker.counters import Counters
-from headrace.worker.broker.entries import Held
 
 LENGTH = 9
 EPOCH_WEIGHT = 1000
@@ -39,7 +38,7 @@ LEASE_MS = 3_600_000  # ends only where a rule says so
 WORKERS = st.sampled_from((0, 1))
 FAULTS = st.sampled_from((None, None, None, "request lost", "reply lost"))
 HAPPENINGS = (
-    *("turn", "takeover", "takeover", "take", "claim", "compute", "compute", "flush", "flush", "renew"),
+    *("turn", "takeover", "takeover", "pull", "claim", "compute", "compute", "flush", "flush", "renew"),
     *("leases end", "crash", "hand back", "scripts forgotten", "cancel"),
 )
 
@@ -69,28 +68,26 @@ class Life:
         self.connection = FaultyConnection(url, Counters(), timeout=20)
         self.broker = Broker(configuration, self.connection, record=dict, progressing=lambda: True)
         self.engine = CountingEngine(epoch_weight=EPOCH_WEIGHT)
-        self.taken: list[Held] = []
 
-    async def take(self, fault: str | None) -> None:
+    async def pull(self, fault: str | None) -> None:
         self.connection.fault = fault
-        self.taken += await self.broker.intake.arrivals.take((1, 1, 1))
-
-    async def sweep(self, fault: str | None) -> None:
-        self.connection.fault = fault
-        self.taken += await self.broker.intake.orphans.sweep((1, 1, 1))
+        self.broker.intake.offer((1, 1, 1), waiting=len(self.engine.running))
+        self.broker.intake.sweep_now()
+        await self.broker.intake.pull()
 
     async def claim(self, fault: str | None) -> None:
         self.connection.fault = fault
-        taken, self.taken = self.taken, []
-        for claim in await self.broker.intake.claimer.claim(taken):
-            self.engine.add(claim)
+        await self.broker.intake.claim()
 
-    def compute(self) -> None:
+    async def compute(self) -> None:
         interrupts = self.broker.control.take()
         for request_id, epoch in interrupts.drop.items():
             self.engine.drop(request_id, epoch)
         for request_id, reason in interrupts.end.items():
             self.engine.end(request_id, reason)
+        while self.broker.intake.ready:
+            with anyio.move_on_after(0.2):  # the last one may have ended while it waited
+                self.engine.add(await self.broker.intake.next_claim())
         self.broker.outbox.put(*self.engine.step())
 
     async def flush(self, fault: str | None) -> None:
@@ -101,11 +98,6 @@ class Life:
         self.connection.fault = fault
         await self.broker.leases.renew()
         self.broker.outbox.ask()
-
-    async def hand_back(self) -> None:
-        self.taken = []
-        await self.broker.hand_back()
-        self.engine.running.clear()
 
 
 class DeliveryProtocol(RuleBasedStateMachine):
@@ -142,25 +134,24 @@ class DeliveryProtocol(RuleBasedStateMachine):
             case "takeover":
                 self.leases_end()
                 self.turn(worker, tokens, fault)
-            case "take":
-                self._call(life.take, fault)
-                self._call(life.sweep, fault)
+            case "pull":
+                self._call(life.pull, fault)
             case "claim":
                 self._call(life.claim, fault)
             case "compute":
                 for each in self.workers * tokens:
-                    each.compute()
+                    self._call(each.compute)
             case "flush":
                 self._call(life.flush, fault)
             case "renew":
                 self._call(life.renew, fault)
             case "leases end":
                 self.leases_end()
-            case "crash":
+            case "crash" | "hand back":
+                if what == "hand back":
+                    self._call(life.broker.hand_back)
                 self.portal.call(life.connection.aclose)
                 self.workers[worker] = self.portal.call(_born, self.server.url, f"w{worker}")
-            case "hand back":
-                self._call(life.hand_back)
             case "scripts forgotten":
                 self.client.script_flush()
             case _:
@@ -171,10 +162,10 @@ class DeliveryProtocol(RuleBasedStateMachine):
     def turn(self, worker: int, tokens: int, fault: str | None) -> None:
         """All that a worker does between two heartbeats; a fault hits its last flush."""
         life = self.workers[worker]
-        for step in (life.take, life.sweep, life.claim, life.flush):
+        for step in (life.pull, life.claim, life.flush):
             self._call(step, None)
         for number in range(tokens):
-            life.compute()
+            self._call(life.compute)
             self._call(life.flush, fault if number == tokens - 1 else None)
 
     def leases_end(self) -> None:
@@ -234,10 +225,9 @@ class DeliveryProtocol(RuleBasedStateMachine):
             for _ in range(100):
                 if queue_is_empty(self.client):
                     break
-                self._call(healthy.take, None)
-                self._call(healthy.sweep, None)
+                self._call(healthy.pull, None)
                 self._call(healthy.claim, None)
-                healthy.compute()
+                self._call(healthy.compute)
                 self._call(healthy.flush, None)
                 self.the_promise_holds()
                 self.leases_end()

@@ -33,6 +33,7 @@ EMIT: Final = Script.read("emit")
 FINISH: Final = Script.read("finish")
 SETTLE: Final = Script.read("settle")
 HEARTBEAT: Final = Script.read("heartbeat")
+PRESENCE: Final = Script.read("presence")
 RELEASE: Final = Script.read("release")
 
-SCRIPTS: Final = (TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, HEARTBEAT, RELEASE)
+SCRIPTS: Final = (TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, HEARTBEAT, PRESENCE, RELEASE)

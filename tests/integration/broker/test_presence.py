@@ -1,0 +1,59 @@
+"""A worker's record is fresh to the second, and never outlives what it stands for."""
+
+import anyio
+import pytest
+import redis
+from counting_worker import KEYS, MODEL, settings, until
+
+from headrace.worker.broker import open_broker
+
+pytestmark = pytest.mark.anyio
+
+KEY = KEYS.worker(MODEL, "w")
+
+
+async def test_changes_show_long_before_the_next_heartbeat(redis_url: str, redis_client: redis.Redis) -> None:
+    fields: dict[str, str | int] = {"running": 0, "sequences": "[]"}
+    async with (
+        open_broker(settings(redis_url, lease=60.0), record=lambda: dict(fields)) as broker,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(broker.run)
+        await until(lambda: redis_client.hget(KEY, "running") == b"0")
+        first, ttl = int(redis_client.hget(KEY, "updated") or 0), redis_client.pttl(KEY)
+        fields.update(running=3, sequences='[{"id":"a"}]')
+        await until(lambda: redis_client.hget(KEY, "running") == b"3")
+        assert redis_client.hget(KEY, "sequences") == b'[{"id":"a"}]'
+        assert int(redis_client.hget(KEY, "updated") or 0) > first
+        assert redis_client.pttl(KEY) <= ttl, "only heartbeats say how long the worker counts as alive"
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_worker_that_hangs_or_has_left_is_not_brought_back(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    fields: dict[str, str | int] = {"running": 1}
+    alive, asked = True, 0
+
+    def progressing() -> bool:
+        nonlocal asked
+        asked += 1
+        return alive
+
+    async with (
+        open_broker(
+            settings(redis_url, lease=60.0), record=lambda: dict(fields), progressing=progressing
+        ) as broker,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(broker.run)
+        await until(lambda: redis_client.exists(KEY))
+        alive, asked = False, 0
+        fields["running"] = 2
+        await until(lambda: asked >= 2)
+        assert redis_client.hget(KEY, "running") == b"1"
+        redis_client.delete(KEY)
+        alive, asked = True, 0
+        await until(lambda: asked >= 3)
+        assert not redis_client.exists(KEY)
+        tasks.cancel_scope.cancel()
