@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ class ModelInfo:
     vocab_size: int
     """Rows of the embedding: every token id is below."""
     max_positions: int | None
-    """Longest sequence it was made for; None if it does not say."""
+    """Longest sequence it can be served for; None if it does not say."""
     eos_ids: frozenset[int]
     has_chat_template: bool
 
@@ -133,7 +134,7 @@ def prepare(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFas
         device=model.device,
         kv_layers=probe_layers(name, model),
         vocab_size=_embedding_rows(name, model),
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=_max_positions(config),
         eos_ids=_eos_ids(model, tokenizer),
         has_chat_template=tokenizer.chat_template is not None,
     )
@@ -145,6 +146,17 @@ def _embedding_rows(name: str, model: PreTrainedModel) -> int:
     if not isinstance(embedding, nn.Embedding):
         raise UnservableModelError(name, "has no embedding of token ids")
     return embedding.num_embeddings
+
+
+def _max_positions(config: PreTrainedConfig) -> int | None:
+    # These two rotate by other frequencies once any sequence of the batch is longer than the original length,
+    # which would let neighbours change each other's output.
+    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("longrope", "dynamic"):
+        for source in (rope, config.to_dict()):
+            if original := source.get("original_max_position_embeddings"):
+                return original
+    return getattr(config, "max_position_embeddings", None)
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:

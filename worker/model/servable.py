@@ -29,9 +29,8 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
     foreign = set(getattr(text, "layer_types", None) or ()) - _PAGEABLE_LAYER_TYPES
     if foreign:
         kinds = ", ".join(sorted(foreign))
-        raise UnservableModelError(
-            name, f"{config.model_type} has layers of {kinds}, whose state has no pages"
-        )
+        reason = f"{config.model_type} has layers of {kinds}; only full and sliding attention can be paged"
+        raise UnservableModelError(name, reason)
     if getattr(text, "num_kv_shared_layers", 0):
         raise UnservableModelError(name, f"{config.model_type} shares K and V across layers")
 
@@ -72,10 +71,18 @@ def probe_layers(name: str, model: PreTrainedModel) -> tuple[KVLayer, ...]:
             use_cache=False,
             logits_to_keep=positions[0, -1:],
         )
-    num_layers = model.config.get_text_config().num_hidden_layers
-    without = sorted(set(range(num_layers)) - set(probe.layers))
+    config = model.config.get_text_config()
+    without = sorted(set(range(config.num_hidden_layers)) - set(probe.layers))
     if without:
-        raise UnservableModelError(name, f"layer {without[0]} of {num_layers} has no attention to page")
+        raise UnservableModelError(
+            name, f"layer {without[0]} of {config.num_hidden_layers} has no attention to page"
+        )
+    for layer, kind in enumerate(getattr(config, "layer_types", None) or ()):
+        # Elsewhere the mask makes the window, and there is no mask here.
+        if (kind == "sliding_attention") != (layer in probe.sliding):
+            raise UnservableModelError(
+                name, f"layer {layer} is of {kind}, which its call of attention does not tell"
+            )
     return tuple(probe.layers[layer] for layer in sorted(probe.layers))
 
 
@@ -85,6 +92,7 @@ class _Probe:
     def __init__(self, name: str) -> None:
         self._name = name
         self.layers: dict[int, KVLayer] = {}
+        self.sliding: set[int] = set()
 
     def attend(self, call: LayerAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if call.layer in self.layers:
@@ -94,5 +102,7 @@ class _Probe:
         if key.shape != value.shape:
             sizes = f"K of {tuple(key.shape[1:])} and V of {tuple(value.shape[1:])} per token"
             raise UnservableModelError(self._name, f"layer {call.layer} has {sizes}; they must be equal")
+        if call.sliding_window is not None:
+            self.sliding.add(call.layer)
         self.layers[call.layer] = KVLayer(num_heads=key.shape[1], head_dim=key.shape[2])
         return torch.zeros_like(query)

@@ -1,0 +1,51 @@
+"""Serves cases with the Triton kernels in Triton's interpreter, in a process of its own.
+
+Triton reads TRITON_INTERPRET when a kernel is defined, so the variable must be there before anything is
+imported. Jobs go in and outputs come out as JSON.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from parity import Case, serve
+
+from headrace.worker.model.loader import load_model
+
+
+def outputs_with_triton(jobs: list[dict[str, Any]]) -> list[list[list[int]]]:
+    """The output tokens of each job's prompts.
+
+    A job has ``folder`` of a model, ``prompts``, ``max_tokens`` and ``block_size``.
+    """
+    process = subprocess.run(
+        [sys.executable, __file__],
+        input=json.dumps(jobs),
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def _run(job: dict[str, Any]) -> list[list[int]]:
+    cases = [Case(prompt, []) for prompt in job["prompts"]]
+    outcome = serve(
+        load_model(job["folder"], dtype="float32"),
+        cases,
+        max_tokens=job["max_tokens"],
+        block_size=job["block_size"],
+        max_batched_tokens=7,
+        stagger=2,
+        implementation="triton",
+    )
+    return outcome.outputs
+
+
+if __name__ == "__main__":
+    print(json.dumps([_run(job) for job in json.load(sys.stdin)]))
