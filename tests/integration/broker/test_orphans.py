@@ -1,0 +1,139 @@
+"""Entries whose worker is gone: found, taken over once, and before new ones."""
+
+import anyio
+import pytest
+import redis
+from counting_worker import (
+    KEYS,
+    MODEL,
+    CountingEngine,
+    CountingWorker,
+    assert_served,
+    enqueue,
+    queue_is_empty,
+    settings,
+    state_of,
+    until,
+)
+
+from headrace.clients.protocol import GROUP
+from headrace.worker.broker import open_broker
+from headrace.worker.broker.scripts import CLAIM, PRUNE, TAKE
+
+pytestmark = pytest.mark.anyio
+
+QUEUE = KEYS.queue(MODEL, "normal", 0)
+
+
+def take_as(client: redis.Redis, consumer: str, room: int = 1) -> None:
+    """A take whose reply nobody receives."""
+    keys = [*KEYS.queues(MODEL), KEYS.service(MODEL)]
+    client.eval(TAKE.text, len(keys), *keys, GROUP, consumer, 30_000, 86_400_000, room, room, room)
+
+
+def silence(client: redis.Redis, consumer: str) -> None:
+    """The consumer's leases have ended long ago."""
+    ids = [item["message_id"] for item in client.xpending_range(QUEUE, GROUP, "-", "+", 1000, consumer)]
+    client.xclaim(QUEUE, GROUP, consumer, 0, ids, idle=3_600_000, justid=True)
+
+
+async def test_entries_taken_by_a_reply_that_was_lost_are_found_again(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    async with open_broker(settings(redis_url, lease=3)) as broker, anyio.create_task_group() as tasks:
+        enqueue(redis_client, "a")
+        take_as(redis_client, broker.consumer)
+        tasks.start_soon(CountingWorker(broker).serve)
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    assert_served(redis_client, "a", 8)
+    assert (broker.counters.taken, broker.counters.redelivered) == (0, 1)
+
+
+async def test_orphans_go_before_new_requests_however_many_there_are(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    enqueue(redis_client, "orphan")
+    take_as(redis_client, "gone")
+    silence(redis_client, "gone")
+    for number in range(40):
+        enqueue(redis_client, f"new{number}", priority="high", lane=number % 16)
+    async with open_broker(settings(redis_url, lease=600)) as broker, anyio.create_task_group() as tasks:
+        worker = CountingWorker(broker, CountingEngine(room=1))
+        tasks.start_soon(worker.serve)
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    assert worker.seen[0].request.id == "orphan"
+    assert worker.most_running == 1
+
+
+async def test_a_sweep_takes_no_more_than_there_is_room_for_and_reaches_every_orphan(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    names = [f"r{number}" for number in range(120)]
+    for name in names:
+        enqueue(redis_client, name, max_tokens=2)
+    take_as(redis_client, "alive", 60)
+    take_as(redis_client, "gone", 60)
+    silence(redis_client, "gone")
+    async with open_broker(settings(redis_url, lease=600)) as broker, anyio.create_task_group() as tasks:
+        worker = CountingWorker(broker, CountingEngine(room=2))
+        tasks.start_soon(worker.serve)
+        await until(lambda: len(worker.seen) == 60 and broker.held == 0)
+        tasks.cancel_scope.cancel()
+    assert worker.most_running <= 2
+    assert [claim.request.id for claim in worker.seen] == names[60:]
+    owners = {item["consumer"] for item in redis_client.xpending_range(QUEUE, GROUP, "-", "+", 1000)}
+    assert owners == {b"alive"}
+
+
+async def test_two_workers_do_not_both_take_an_orphan_over(redis_url: str, redis_client: redis.Redis) -> None:
+    for number in range(20):
+        enqueue(redis_client, f"r{number}")
+    take_as(redis_client, "gone", 20)
+    silence(redis_client, "gone")
+    async with (
+        open_broker(settings(redis_url, "one", lease=600)) as one,
+        open_broker(settings(redis_url, "two", lease=600)) as two,
+        anyio.create_task_group() as tasks,
+    ):
+        workers = [CountingWorker(broker, CountingEngine(room=4)) for broker in (one, two)]
+        for worker in workers:
+            tasks.start_soon(worker.serve)
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    for number in range(20):
+        assert_served(redis_client, f"r{number}", 8)
+        assert state_of(redis_client, f"r{number}")["epoch"] == "1"
+    assert sum(len(worker.seen) for worker in workers) == 20
+
+
+def test_a_claim_by_a_former_owner_of_the_entry_is_refused(redis_client: redis.Redis) -> None:
+    keys = [KEYS.request("a"), KEYS.events("a")]
+
+    def claim(consumer: str, deliveries: int) -> list[bytes | int]:
+        arguments = ["5-1", 16, deliveries, consumer, MODEL, "", 60_000, 5]
+        reply = redis_client.eval(CLAIM.text, len(keys), *keys, *arguments)
+        assert isinstance(reply, list)
+        return [reply[0], *reply[2:4]]
+
+    assert claim("heir", 2) == [b"run", 1, 1]
+    assert claim("former", 1) == [b"stale"]
+    assert claim("heir", 2) == [b"run", 1, 1]  # a repetition, whose first reply was lost
+    assert claim("next", 3) == [b"run", 2, 2]
+    assert state_of(redis_client, "a")["worker"] == "next"
+
+
+def test_only_consumers_that_hold_nothing_and_are_silent_are_forgotten(redis_client: redis.Redis) -> None:
+    enqueue(redis_client, "a")
+    take_as(redis_client, "holder")
+    redis_client.xgroup_createconsumer(QUEUE, GROUP, "gone")
+
+    def prune(idle_ms: int) -> object:
+        queues = KEYS.queues(MODEL)
+        return redis_client.eval(PRUNE.text, len(queues), *queues, GROUP, idle_ms)
+
+    assert prune(3_600_000) == 0
+    while not prune(0):
+        pass  # it must have been silent for a millisecond
+    assert [consumer["name"] for consumer in redis_client.xinfo_consumers(QUEUE, GROUP)] == [b"holder"]
