@@ -8,6 +8,7 @@ from importlib.metadata import version
 import anyio
 import anyio.to_thread
 
+from .activity import activity
 from .assembly import Assembly, assemble
 from .broker.broker import open_broker
 from .broker.lease import Record
@@ -75,6 +76,7 @@ async def _serve(
             "blocks_free": status.blocks_free,
             "tokens_per_second": round(telemetry.tokens_per_second, 1),
             "room": engine.room()[-1],
+            **activity(engine.snapshot(), telemetry.recent_first_tokens()),
         }
 
     async with open_broker(

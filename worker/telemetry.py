@@ -1,6 +1,7 @@
 """Metrics: what the serve loop observes, and what engine and broker count, for Prometheus to scrape."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from .engine.step import Step
 _LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _WINDOW = 5.0
 """Seconds over which tokens per second are counted."""
+_RECENT = 60.0
+_MOST_RECENT = 256
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class Telemetry:
         self.registry = CollectorRegistry()
         self.tokens_per_second = 0.0
         self._streams: dict[str, _Stream] = {}
+        self._first_tokens: deque[tuple[float, float]] = deque(maxlen=_MOST_RECENT)
         self._window_start = time.monotonic()
         self._window_tokens = 0
 
@@ -60,6 +64,11 @@ class Telemetry:
         server, _ = start_http_server(port, addr=host, registry=self.registry)
         return server.server_port
 
+    def recent_first_tokens(self) -> list[float]:
+        """Seconds to the first token, of the last minute's requests; of the last 256, if they are more."""
+        oldest = time.monotonic() - _RECENT
+        return [seconds for moment, seconds in self._first_tokens if moment >= oldest]
+
     def joined(self, sequence: Sequence, waited_ms: int) -> None:
         """A request was claimed, ``waited_ms`` after it was enqueued."""
         waited = waited_ms / 1000
@@ -84,6 +93,7 @@ class Telemetry:
                 continue
             if stream.last_token is None:
                 self._first_token.observe(now - stream.enqueued)
+                self._first_tokens.append((now, now - stream.enqueued))
             else:
                 self._inter_token.observe(now - stream.last_token)
             stream.last_token = now

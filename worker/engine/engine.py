@@ -8,6 +8,7 @@ from .iteration import Iteration, Launched, Runner
 from .kv_cache import KVCache
 from .scheduler import Scheduler
 from .sequence import SampledToken, Sequence
+from .snapshot import Snapshot, take_snapshot
 from .step import Delta, Finished, FinishReason, Step
 
 PRIORITY_CLASSES = 3
@@ -98,6 +99,10 @@ class Engine:
             prefix_queried_tokens=stats.queried,
             prefix_hit_tokens=stats.hit,
         )
+
+    def snapshot(self) -> Snapshot:
+        """What is under way; may be called while a step runs."""
+        return take_snapshot(self._scheduler)
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Let sequences join at the next iteration. One with an id that is here already replaces it.

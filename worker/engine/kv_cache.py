@@ -43,6 +43,14 @@ class KVCache:
     def num_free(self) -> int:
         return len(self._free)
 
+    def num_references(self, block: int) -> int:
+        """How many sequences hold ``block``."""
+        return self._references[block]
+
+    def is_kept(self, block: int) -> bool:
+        """Whether ``block`` can be found by what it holds."""
+        return self._hash_of[block] is not None
+
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
