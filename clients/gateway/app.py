@@ -12,7 +12,21 @@ from . import error_responses
 from .gateway import make_gateway
 from .guard import Guard
 from .observation import Observation
-from .routes import batches, completions, events, files, health, jobs, models, requests
+from .pages import make_pages, web_folder
+from .routes import (
+    batches,
+    completions,
+    events,
+    files,
+    health,
+    jobs,
+    models,
+    overview,
+    page,
+    requests,
+    socket,
+    system,
+)
 from .settings import GatewaySettings
 from .tracing import begin_unrecorded, recorder
 
@@ -49,8 +63,10 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     )
     app.state.gateway = gateway
     error_responses.install(app)
-    for room in (completions, models, jobs, requests, events, files, batches, health):
+    rooms = (completions, models, jobs, requests, events, files, batches, socket, system, health)
+    for room in rooms:
         app.include_router(room.router)
+    app.mount("/", make_pages(web_folder()))
     # The last one added is the outermost.
     app.add_middleware(Guard, gateway=gateway)
     if settings.cors_origins:

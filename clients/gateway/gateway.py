@@ -16,6 +16,7 @@ from .intake import Intake
 from .metrics import Metrics
 from .settings import GatewaySettings
 from .slots import StreamSlots
+from .system_view import SystemWatcher
 from .token_names import TokenName, by_id, load_names
 from .webhooks import Webhooks
 
@@ -34,6 +35,7 @@ class Gateway:
     files: Files
     batch_store: BatchStore
     batches: Batches
+    system: SystemWatcher
     token_name: Callable[[str], TokenName]
     """How a model's tokens are called."""
 
@@ -78,6 +80,7 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
         files=files,
         batch_store=batch_store,
         batches=Batches(settings, client.connection, files, batch_store, line_runner, metrics),
+        system=SystemWatcher(client, fleet, slots),
         token_name=token_name,
     )
 

@@ -13,7 +13,7 @@ class TimingsView(BaseModel):
     """Unix milliseconds, by Redis's clock."""
 
     created: int | None
-    claimed: int | None
+    started: int | None
     first_token: int | None
     finished: int | None
 
@@ -65,7 +65,7 @@ async def view(handle: AsyncHandle) -> RequestView:
         cancelled=status.cancelled,
         timings=TimingsView(
             created=times.created,
-            claimed=times.claimed,
+            started=times.started,
             first_token=times.first_token,
             finished=times.finished,
         ),

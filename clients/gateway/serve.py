@@ -3,6 +3,9 @@
 import logging
 import signal
 import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Literal
 
@@ -26,6 +29,19 @@ class GatewayServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
         self.gateway = gateway
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Handle signals while serving, and not raise them again, unlike uvicorn: to drain is success."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:

@@ -1,0 +1,52 @@
+"""The web page: static files of ``headrace.clients.web``, with headers that let it talk to nobody else."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+        "connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def web_folder() -> Path | None:
+    """Where the page lies; None if it is not installed."""
+    folder = Path(str(files("headrace.clients").joinpath("web")))
+    return folder if (folder / "index.html").is_file() else None
+
+
+def make_pages(folder: Path | None) -> ASGIApp:
+    """The page and its files; without a folder, a few words in its place."""
+    if folder is None:
+        return Starlette(routes=[Route("/", _words)])
+    return _Secured(StaticFiles(directory=folder, html=True))
+
+
+async def _words(_request: object) -> JSONResponse:
+    return JSONResponse({"name": "Headrace gateway", "openapi": "/openapi.json"})
+
+
+class _Secured:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, secured)

@@ -1,0 +1,47 @@
+"""``/v1/system``: the whole system at a glance, for operators."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from ..access import AdminDep, GatewayDep
+from ..errors import api_error_of
+from ..sse import SseResponse, compact, frame
+from ..system_view import SystemView
+from .schemas import EVENT_STREAM, errors
+
+router = APIRouter(tags=["Operation"])
+
+_STREAM: dict[int | str, dict[str, Any]] = errors(403, 429) | {
+    200: {"description": "A `system` event now and then.", "content": EVENT_STREAM}
+}
+
+
+@router.get("/v1/system", responses=errors(403), summary="Queues, workers and what they run")
+async def system(_caller: AdminDep, gateway: GatewayDep) -> SystemView:
+    """Of all tenants: needs an API key with `admin = true`, where there are keys."""
+    return await gateway.system.view()
+
+
+@router.get("/v1/system/events", responses=_STREAM, response_class=Response, summary="The same, live")
+async def watch(
+    caller: AdminDep,
+    gateway: GatewayDep,
+    interval: Annotated[float, Query(ge=0.5, le=60, description="Seconds between events.")] = 1.0,
+) -> Response:
+    async def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
+        while not leave.done():
+            try:
+                body, event = compact((await gateway.system.view()).model_dump(mode="json")), "system"
+            except Exception as error:
+                failure = api_error_of(error)
+                if failure is None:
+                    raise
+                body, event = compact(failure.body), "error"
+            yield frame(body, event=event)
+            await asyncio.wait([leave], timeout=interval)
+
+    return SseResponse(frames, gateway.slots, caller, gateway.settings.write_timeout)
