@@ -13,20 +13,7 @@ from .gateway import make_gateway
 from .guard import Guard
 from .observation import Observation
 from .pages import make_pages, web_folder
-from .routes import (
-    batches,
-    completions,
-    events,
-    files,
-    health,
-    jobs,
-    models,
-    overview,
-    page,
-    requests,
-    socket,
-    system,
-)
+from .routes import batches, completions, events, files, health, jobs, models, requests, socket, system
 from .settings import GatewaySettings
 from .tracing import begin_unrecorded, recorder
 
