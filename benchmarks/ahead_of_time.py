@@ -51,7 +51,8 @@ class Compiled:
 
 
 def compile_launch(launch: Launch, arch: str) -> Compiled:
-    """Compile with what Triton would know of the launch's arguments at run time: which are None, 1, or multiples of 16."""
+    """Compile with what Triton would know of the launch's arguments at run time: which are None, 1, or
+    multiples of 16."""
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
@@ -88,7 +89,8 @@ def compile_launch(launch: Launch, arch: str) -> Compiled:
 
 
 def compile_all(launches: Sequence[tuple[Launch, str]], workers: int = 1) -> list[Compiled]:
-    """Compile (launch, architecture) pairs, in threads: most of the time goes into compilers outside of Python."""
+    """Compile (launch, architecture) pairs, in threads: most of the time goes into compilers outside of
+    Python."""
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(lambda pair: compile_launch(*pair), launches))
 
@@ -108,6 +110,9 @@ def _nvidia_resources(cubin: bytes) -> tuple[int, int]:
 
 
 def _amd_resources(assembly: str) -> tuple[int, int]:
-    counts = {name: re.search(rf"\.{name}:\s*(\d+)", assembly) for name in ("vgpr_count", "private_segment_fixed_size")}
+    counts = {
+        name: re.search(rf"\.{name}:\s*(\d+)", assembly)
+        for name in ("vgpr_count", "private_segment_fixed_size")
+    }
     registers, scratch = (int(match.group(1)) if match else 0 for match in counts.values())
     return registers, scratch

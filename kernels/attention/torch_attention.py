@@ -187,7 +187,7 @@ class _Attention:
             rows = blocks[:, None] * self.kv_heads + heads[:, None]
             taken = stored.view(-1, self.block_size * self.head_dim).index_select(0, rows.flatten())
         else:
-            taken = stored[blocks].transpose(1, 2)
+            taken = stored[blocks].transpose(1, 2).contiguous()
         taken = taken.reshape(n, self.kv_heads, width, self.block_size, self.head_dim).view(cache.dtype)
         taken = taken.to(self.dtype)
         if scale is not None:
