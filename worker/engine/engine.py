@@ -1,15 +1,19 @@
 """The engine: sequences in, steps out; no Redis and no device, so that a test can simulate a day of it."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .detokenizer import Detokenizer, TextStream
+from .errors import OutOfMemory
 from .iteration import Iteration, Launched, Runner
 from .kv_cache import KVCache
 from .scheduler import Scheduler
 from .sequence import SampledToken, Sequence
 from .snapshot import Snapshot, take_snapshot
 from .step import Delta, Finished, FinishReason, Step
+
+log = logging.getLogger(__name__)
 
 PRIORITY_CLASSES = 3
 
@@ -155,19 +159,17 @@ class Engine:
         return (self._room(0), self._room(1), self._room(2))
 
     def step(self) -> Step:
-        """Schedule and launch an iteration; collect what was sampled, by it or (overlapping) by the last."""
+        """Schedule and launch an iteration; collect what was sampled, by it or (overlapping) by the last.
+
+        An iteration for which the device lacks memory is taken back and tried once more at half its size.
+
+        Raises:
+            OutOfMemory: the device lacks memory for that, too.
+            DeviceFailure
+        """
         step, self._next = self._next, Step()
-        iteration = self._scheduler.schedule()
-        step.number = iteration.number
-        step.preempted = [sequence.id for sequence in iteration.preempted]
-        due, self._launched = self._launched, None
-        if iteration.chunks:
-            self._launched = iteration, self._runner.launch(iteration)
-            step.chunks = iteration.chunks
-            block_size = self._cache.block_size
-            for chunk in iteration.chunks:
-                if chunk.start % block_size + chunk.length >= block_size:
-                    self._cache.publish(chunk.sequence)
+        launched = self._launch_next(step)
+        due, self._launched = self._launched, launched
         if not self._overlap:
             due, self._launched = self._launched, None
         if due is not None:
@@ -179,6 +181,37 @@ class Engine:
         self._cache.check(self._scheduler.running)
         if any(sequence.block_table for sequence in self._scheduler.waiting):
             raise AssertionError("a waiting sequence holds blocks")
+
+    def _launch_next(self, step: Step) -> tuple[Iteration, Launched] | None:
+        iteration = self._schedule(step)
+        try:
+            return self._launch(iteration)
+        except OutOfMemory as error:
+            log.warning("out of device memory, trying half of %d tokens: %s", iteration.num_tokens, error)
+        # Not while the exception is handled: its traceback keeps alive what the failed attempt had allocated.
+        iteration = self._schedule(step, max(1, iteration.num_tokens // 2))
+        return self._launch(iteration)
+
+    def _schedule(self, step: Step, max_tokens: int | None = None) -> Iteration:
+        iteration = self._scheduler.schedule(max_tokens)
+        step.number = iteration.number
+        step.chunks = iteration.chunks
+        step.preempted += [sequence.id for sequence in iteration.preempted]
+        return iteration
+
+    def _launch(self, iteration: Iteration) -> tuple[Iteration, Launched] | None:
+        if not iteration.chunks:
+            return None
+        try:
+            launched = self._runner.launch(iteration)
+        except OutOfMemory:
+            self._scheduler.withdraw(iteration)
+            raise
+        block_size = self._cache.block_size
+        for chunk in iteration.chunks:
+            if chunk.start % block_size + chunk.length >= block_size:
+                self._cache.publish(chunk.sequence)
+        return iteration, launched
 
     def _forget(self, sequence_id: str) -> None:
         if output := self._outputs.pop(sequence_id, None):

@@ -38,7 +38,11 @@ class Launched(Protocol):
     """An iteration under way on the device."""
 
     def collect(self) -> list[SampledToken]:
-        """Wait for the sampled tokens: one for each chunk with ``samples``, in batch order."""
+        """Wait for the sampled tokens: one for each chunk with ``samples``, in batch order.
+
+        Raises:
+            DeviceFailure
+        """
         ...
 
 
@@ -51,5 +55,10 @@ class Runner(Protocol):
     """
 
     def launch(self, iteration: Iteration) -> Launched:
-        """Start computing; returns at once on an asynchronous device."""
+        """Start computing; returns at once on an asynchronous device.
+
+        Raises:
+            OutOfMemory: as if nothing had been launched, but for what K and V its chunks would have written.
+            DeviceFailure
+        """
         ...

@@ -43,13 +43,14 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
-    def schedule(self) -> Iteration:
-        """The next iteration. Its chunks count as computed from here on."""
+    def schedule(self, max_tokens: int | None = None) -> Iteration:
+        """The next iteration, of at most ``max_tokens``. Its chunks count as computed from here on."""
         self._number += 1
         iteration = Iteration(self._number)
-        budget = self._continue_running(iteration)
+        limit = self.max_batched_tokens if max_tokens is None else max_tokens
+        budget = self._continue_running(iteration, limit)
         if self.waiting and budget and not iteration.preempted:
-            self._admit_waiting(iteration, budget)
+            self._admit_waiting(iteration, budget, limit)
         for chunk in iteration.chunks:
             sequence = chunk.sequence
             sequence.num_computed += chunk.length
@@ -58,8 +59,20 @@ class Scheduler:
                 sequence.num_tokens += 1
         return iteration
 
-    def _continue_running(self, iteration: Iteration) -> int:
-        budget = self.max_batched_tokens
+    def withdraw(self, iteration: Iteration) -> None:
+        """Count the chunks of ``iteration``, the last one scheduled, as not computed after all.
+
+        Its sequences keep running, with their blocks and all that was computed before.
+        """
+        for chunk in iteration.chunks:
+            sequence = chunk.sequence
+            sequence.num_computed -= chunk.length
+            if chunk.samples:
+                sequence.num_pending -= 1
+                sequence.num_tokens -= 1
+
+    def _continue_running(self, iteration: Iteration, limit: int) -> int:
+        budget = limit
         decodes: list[tuple[Sequence, int]] = []
         prefills: list[tuple[Sequence, int]] = []
         for sequence in self.running:
@@ -81,7 +94,7 @@ class Scheduler:
                     continue
                 if iteration.preempted:
                     # What a preempted sequence had been given is spent by nobody.
-                    budget = self.max_batched_tokens - iteration.num_tokens
+                    budget = limit - iteration.num_tokens
                     length = min(uncomputed, budget)
             chunks.append(_chunk(sequence, length))
             budget -= length
@@ -95,7 +108,7 @@ class Scheduler:
                 return False
         return True
 
-    def _admit_waiting(self, iteration: Iteration, budget: int) -> None:
+    def _admit_waiting(self, iteration: Iteration, budget: int, limit: int) -> None:
         # Whoever runs has been given all it needs in this iteration, or there would be no budget left.
         while self.waiting and budget:
             sequence = self.waiting[0]
@@ -113,7 +126,7 @@ class Scheduler:
             if len(self.running) >= self.max_sequences or needed > self.cache.num_free:
                 if not self._make_room(sequence, needed, iteration):
                     break
-                budget = self.max_batched_tokens - iteration.num_tokens
+                budget = limit - iteration.num_tokens
                 continue
             del self.waiting[0]
             self._start_running(sequence, blocks)
