@@ -12,6 +12,7 @@ from . import error_responses
 from .gateway import make_gateway
 from .guard import Guard
 from .observation import Observation
+from .openapi import openapi_document
 from .pages import make_pages, web_folder
 from .routes import batches, completions, events, files, health, jobs, models, requests, socket, system
 from .settings import GatewaySettings
@@ -48,6 +49,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
+    app.openapi = lambda: openapi_document(app)
     app.state.gateway = gateway
     error_responses.install(app)
     rooms = (completions, models, jobs, requests, events, files, batches, socket, system, health)

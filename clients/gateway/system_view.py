@@ -48,8 +48,8 @@ class WorkerView(BaseModel):
     """A worker's last heartbeat.
 
     ``block_map`` has a character for each ``block_stride``-th block of the KV cache: ``.`` free, ``-`` free
-    with content that can be found again, ``=`` shared, ``*`` of a sequence not listed, else the letter of its owner:
-    A to Z, a to z, 0 to 9, + and / for the first to the 64th of ``sequences``.
+    with content that can be found again, ``=`` shared, ``*`` of a sequence not listed, else its owner
+    (A to Z, a to z, 0 to 9, +, /), one of 64 ``sequences``.
     """
 
     name: str

@@ -141,7 +141,15 @@ def errors(*statuses: int) -> Answers:
     }
 
 
-EVENT_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
+EVENT_STREAM: dict[str, Any] = {
+    "text/event-stream": {
+        "schema": {
+            "description": "One event; `data` is JSON, and `id` the position of a reader who has it.",
+            "type": "object",
+            "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
+        }
+    }
+}
 
 COMPLETION_ANSWERS: Answers = errors(404, 408, 413, 429, 504) | {
     200: {
