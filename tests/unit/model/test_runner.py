@@ -56,8 +56,7 @@ def run(runner: ModelRunner, *chunks: Chunk) -> list[SampledToken]:
 
 def logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
-        found = model(torch.tensor([tokens])).logits[0, -1]
-    return found.clone()
+        return model(torch.tensor([tokens])).logits[0, -1]
 
 
 def greedy(model: PreTrainedModel, tokens: list[int]) -> int:
@@ -130,17 +129,14 @@ def test_a_seed_and_a_position_give_the_same_token_in_any_company(runner: ModelR
 def test_a_penalty_counts_tokens_that_only_the_device_knows(
     runner: ModelRunner, plain: PreTrainedModel
 ) -> None:
-    strong = SamplingParams(presence_penalty=1000.0)
-    made = sequence(PROMPT, [3, 9, 0, 5], 1, strong)
-    one = runner.launch(Iteration(1, [chunk(made, 0, 12)]))
-    two = runner.launch(Iteration(2, [chunk(made, 12, 1, position=1)]))
-    first = one.collect()[0].token
-    made.output.append(first)
-    second = two.collect()[0].token
-    expected = logits(plain, [*PROMPT, first])
-    expected[first] -= 1000
-    assert second == int(expected.argmax())
-    made.output.append(second)
-    third = logits(plain, [*PROMPT, first, second])
-    third[[first, second]] -= 1000
-    assert run(runner, chunk(made, 13, 1, position=2))[0].token == int(third.argmax())
+    # A negative penalty is a reward: whatever came first comes again.
+    made = sequence(PROMPT, [3, 9, 0, 5], 1, SamplingParams(presence_penalty=-1000.0))
+    beside = sequence(OTHER, [1, 2], 0)
+    one = runner.launch(Iteration(1, [chunk(beside, 0, 4), chunk(made, 0, 12)]))
+    two = runner.launch(Iteration(2, [chunk(beside, 4, 1, position=1), chunk(made, 12, 1, position=1)]))
+    neighbour, first = (token.token for token in one.collect())
+    assert first == greedy(plain, PROMPT)
+    expected = greedy(plain, [*OTHER, neighbour])
+    assert [token.token for token in two.collect()] == [expected, first]
+    made.output += [first, first]
+    assert run(runner, chunk(made, 14, 1, position=2))[0].token == first
