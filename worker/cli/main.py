@@ -2,6 +2,7 @@
 
 import typer
 
+from ...clients.cli.dead import dead
 from ...clients.cli.submit import submit
 from ...clients.cli.top import top
 from .demo import demo
@@ -26,6 +27,7 @@ app.command(rich_help_panel="Serve")(worker)
 app.add_typer(model, name="model", rich_help_panel="Serve")
 app.command(rich_help_panel="Use")(submit)
 app.command(rich_help_panel="Use")(top)
+app.add_typer(dead, name="dead", rich_help_panel="Use")
 
 
 def main() -> None:
