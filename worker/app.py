@@ -13,7 +13,7 @@ from .assembly import Assembly, assemble
 from .broker.broker import open_broker
 from .broker.lease import Record
 from .broker.settings import BrokerSettings
-from .config import WorkerConfig, make_worker_name
+from .config import WorkerConfig, make_worker_name, parse_size
 from .inbox import Inbox
 from .logs import without_password
 from .serve import Observer, ServeLoop
@@ -28,14 +28,15 @@ _STALLED = 120.0
 async def run_worker(
     config: WorkerConfig,
     *,
+    assemble: Callable[[WorkerConfig], Assembly] = assemble,
     observe: Observer | None = None,
     on_ready: Callable[[Assembly], None] | None = None,
     stop: anyio.Event | None = None,
 ) -> None:
     """Load the model and serve until SIGTERM, SIGINT or ``stop``; then drain and return.
 
-    ``observe`` is called after each engine step, ``on_ready`` once requests are taken. Signals are left
-    alone where ``stop`` is given.
+    ``assemble`` makes what is served, in a thread. ``observe`` is called after each engine step, ``on_ready``
+    once requests are taken. Signals are left alone where ``stop`` is given.
 
     Raises:
         what ``assemble`` raises; and whatever ends the engine: its requests then go to others as their leases
@@ -63,6 +64,8 @@ async def _serve(
         lease=config.lease,
         max_attempts=config.max_attempts,
         result_ttl=config.result_ttl,
+        timeout=config.redis_timeout,
+        max_outbox_bytes=parse_size("outbox_memory", config.outbox_memory),
     )
 
     def record() -> Record:

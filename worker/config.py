@@ -51,6 +51,9 @@ class WorkerConfig:
 
     redis: Annotated[str, Setting("URL of the Redis or Valkey server.", QUEUE)] = "redis://localhost:6379/0"
     namespace: Annotated[str, Setting("Prefix of every key and channel.", QUEUE)] = "headrace"
+    redis_timeout: Annotated[
+        float, Setting("Seconds to wait for one answer of Redis before connecting again.", QUEUE, 0.1)
+    ] = 5.0
     name: Annotated[
         str | None, Setting("This worker's name, unique among the model's workers. Made up if absent.", QUEUE)
     ] = None
@@ -91,6 +94,11 @@ class WorkerConfig:
         ),
     ] = 30.0
 
+    outbox_memory: Annotated[
+        str,
+        Setting("Output that may wait while Redis is away; then decoding pauses. Such as 32MiB.", DELIVERY),
+    ] = "32MiB"
+
     metrics_port: Annotated[
         int | None, Setting("Port for Prometheus metrics. Without it, none are served.", OPERATION, 0)
     ] = None
@@ -109,6 +117,7 @@ class WorkerConfig:
                 raise ValueError(f"{name}: must be at least {setting.minimum:g}, got {value}")
         if self.kv_cache_memory is not None:
             parse_size("kv_cache_memory", self.kv_cache_memory)
+        parse_size("outbox_memory", self.outbox_memory)
 
 
 def settings_of(config: type) -> dict[str, Setting]:
