@@ -7,6 +7,7 @@ import pytest
 import redis
 from counting_worker import (
     KEYS,
+    MODEL,
     CountingEngine,
     CountingWorker,
     assert_served,
@@ -243,3 +244,22 @@ async def test_a_replica_promoted_to_nothing_is_left_alone_until_it_can_be_writt
         await until(lambda: queue_is_empty(client))
         tasks.cancel_scope.cancel()
     assert_served(client, "a", 12)
+
+
+async def test_an_end_that_redis_refuses_leaves_the_entry_until_it_is_a_dead_letter(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    enqueue(redis_client, "a", max_tokens=12)
+    body = redis_client.xrange(KEYS.queue(MODEL, "normal", 0))[0][1][b"r"]
+    config = settings(redis_url, lease=0.3, max_attempts=2)
+    async with open_broker(config) as broker, anyio.create_task_group() as tasks:
+        worker = CountingWorker(broker, CountingEngine(pause_at=5))
+        tasks.start_soon(worker.serve)
+        await until(lambda: state_of(redis_client, "a").get("seq") == "5")
+        redis_client.set(KEYS.events("a"), "not a stream", ex=60)
+        worker.engine.end("a", "length")
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    ((_, letter),) = redis_client.xrange(KEYS.dead(MODEL))
+    assert letter[b"r"] == body
+    assert b"WRONGTYPE" in letter[b"error"]
