@@ -17,7 +17,8 @@ REACH: Final = LARGEST_NOISE - SMALLEST_NOISE
 """A token whose scaled logit is further below the best than this is never drawn."""
 REACHES: Final = (4.0, 8.0, 12.0, 16.0, REACH)
 """How far below the best the cutoffs of top_k and top_p are looked for, one after the other."""
-ROWS_AT_ONCE: Final = 16
+ELEMENTS_AT_ONCE: Final = 1 << 22
+"""About how many scaled logits are held at a time: 16 MB of float32."""
 
 
 def sample(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | None) -> Sampled:
@@ -30,7 +31,7 @@ def sample(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | N
     if params is not None:
         # Where the best logit is infinite or NaN there is no distribution to draw from: its index stands.
         drawn = ((params.temperature > 0) & best.isfinite()).nonzero()[:, 0]
-        for rows in drawn.split(ROWS_AT_ONCE):
+        for rows in drawn.split(max(1, ELEMENTS_AT_ONCE // logits.shape[1])):
             scaled = (penalized[rows].float() - best[rows].float()[:, None]) / params.temperature[rows][
                 :, None
             ]

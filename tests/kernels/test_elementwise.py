@@ -59,9 +59,9 @@ def test_gated_activations(
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="^gate_up:"):
+    with pytest.raises(ValueError, match=r"^gate_up:"):
         silu_and_mul(torch.randn(2, 3))
-    with pytest.raises(ValueError, match="^weight:"):
+    with pytest.raises(ValueError, match=r"^weight:"):
         rms_norm(torch.randn(2, 4), torch.ones(3), 1e-6)
-    with pytest.raises(ValueError, match="^residual:"):
+    with pytest.raises(ValueError, match=r"^residual:"):
         rms_norm(torch.randn(2, 4), torch.ones(4), 1e-6, residual=torch.randn(3, 4))

@@ -106,9 +106,9 @@ def test_bad_arguments_are_named() -> None:
         "value_cache": (key, key, cache, cache[:2], slots),
         "slot_mapping": (key, key, cache, cache, slots.int()),
     }.items():
-        with pytest.raises(ValueError, match=f"^{name}:"):
+        with pytest.raises(ValueError, match=rf"^{name}:"):
             write_kv(*arguments)
-    with pytest.raises(ValueError, match="^cosine:"):
+    with pytest.raises(ValueError, match=r"^cosine:"):
         rotate_and_write_kv(
             key, key, key, torch.ones(3, random.choice([3, 18])), torch.ones(3, 3), cache, cache, slots
         )

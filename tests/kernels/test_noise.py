@@ -11,10 +11,9 @@ from headrace.kernels.sampling.triton_draw import gumbel, random_words
 
 
 @triton.jit
-def noise_kernel(seed, position, words, sums, QUARTERS: tl.constexpr):  # noqa: N803 - Triton's way of
-writing.
-    at = tl.arange(0, 4 * QUARTERS)
-    bits = random_words(tl.load(seed), tl.load(position), 0, QUARTERS)
+def noise_kernel(seed, position, words, sums, quarters: tl.constexpr):
+    at = tl.arange(0, 4 * quarters)
+    bits = random_words(tl.load(seed), tl.load(position), 0, quarters)
     tl.store(words + at, bits.to(tl.int64))
     tl.store(sums + at, gumbel(bits))
 
@@ -54,7 +53,8 @@ def test_noise_is_gumbel() -> None:
     """Mean, variance and tails of 400,000 values."""
     tokens = torch.arange(400_000)
     zero = torch.zeros_like(tokens)
-    values = noise.gumbel(noise.token_words(torch.tensor([99]), torch.tensor([0]), zero, tokens, 400_000)).double()
+    words = noise.token_words(torch.tensor([99]), torch.tensor([0]), zero, tokens, 400_000)
+    values = noise.gumbel(words).double()
     assert abs(values.mean().item() - 0.5772156649) < 0.012
     assert abs(values.var().item() - math.pi**2 / 6) < 0.03
     for limit in (-1.0, 0.0, 2.0, 5.0):

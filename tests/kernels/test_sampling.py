@@ -96,10 +96,7 @@ def test_distribution_over_a_large_vocabulary() -> None:
     """262,144 tokens, most of them improbable alone and not together: buckets of them against float64."""
     logits = torch.randn(262_144) * 2
     logits[::5000] += 6
-    draws = 300
-    tokens = torch.cat(
-        [sample(logits.expand(10, -1), parameters(10, seed=seed)).tokens for seed in range(draws // 10)]
-    )
+    tokens = sample(logits.expand(200, -1), parameters(200)).tokens
     p = logits.double().softmax(0)
     order = p.argsort(descending=True)
     bucket = torch.empty_like(order)
@@ -110,7 +107,7 @@ def test_distribution_over_a_large_vocabulary() -> None:
 
 
 def test_a_uniform_large_vocabulary_favours_no_index() -> None:
-    tokens = torch.cat([sample(torch.zeros(10, 65_536), parameters(10)).tokens for _ in range(40)])
+    tokens = sample(torch.zeros(1, 65_536).expand(400, -1), parameters(400)).tokens
     assert_drawn_from(tokens * 8 // 65_536, torch.full((8,), 1 / 8, dtype=torch.float64))
 
 
@@ -192,7 +189,7 @@ def test_logprobs_are_the_model_s(implementation: Implementation) -> None:
     torch.testing.assert_close(
         result.logprobs.double(), exact_logprobs.gather(1, result.tokens[:, None])[:, 0], rtol=1e-5, atol=1e-5
     )
-    descending = exact_logprobs.sort(-1, descending=True, stable=True)
+    descending = exact_logprobs.sort(dim=-1, descending=True, stable=True)
     assert torch.equal(result.top_tokens, descending.indices[:, :4])
     torch.testing.assert_close(result.top_logprobs.double(), descending.values[:, :4], rtol=1e-5, atol=1e-5)
 
@@ -238,9 +235,9 @@ def test_seed_and_position_decide() -> None:
 
 def test_bad_arguments_are_named() -> None:
     logits = torch.randn(3, 10)
-    with pytest.raises(ValueError, match="^logits:"):
+    with pytest.raises(ValueError, match=r"^logits:"):
         sample(logits[0], None)
     with pytest.raises(ValueError, match=r"^num_logprobs: expected 0 to 10, got 11"):
         sample(logits, None, num_logprobs=11)
-    with pytest.raises(ValueError, match=r"^params.temperature: .*\[3\]"):
+    with pytest.raises(ValueError, match=r"^params\.temperature: .*\[3\]"):
         sample(logits, parameters(2))
