@@ -40,10 +40,7 @@ class Sampler:
         ``output_positions`` int64 [R] are the positions of the new tokens in their outputs, ``last_tokens``
         int64 [R] the tokens sampled before, which the host may not know yet.
         """
-        sequences = [chunk.sequence for chunk in chunks]
-        if sequences != self._parameters.sequences:
-            self._parameters = self._gather(sequences, vocabulary=logits.shape[1])
-        parameters = self._parameters
+        parameters = self._parameters_of(chunks, vocabulary=logits.shape[1])
         tensors = None
         if parameters.tensors is not None:
             penalties = None
@@ -59,6 +56,17 @@ class Sampler:
         return sample(
             logits, tensors, num_logprobs=parameters.num_logprobs, implementation=self._implementation
         )
+
+    def picks_likeliest(self, chunks: list[Chunk], vocabulary: int) -> bool:
+        """Whether every row's token is that of the largest logit, and nothing else is asked for."""
+        parameters = self._parameters_of(chunks, vocabulary)
+        return parameters.tensors is None and parameters.num_logprobs is None
+
+    def _parameters_of(self, chunks: list[Chunk], vocabulary: int) -> _Parameters:
+        sequences = [chunk.sequence for chunk in chunks]
+        if sequences != self._parameters.sequences:
+            self._parameters = self._gather(sequences, vocabulary)
+        return self._parameters
 
     def _gather(self, sequences: list[Sequence], vocabulary: int) -> _Parameters:
         each = [sequence.sampling for sequence in sequences]

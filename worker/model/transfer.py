@@ -26,9 +26,7 @@ def upload(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> list[
 
 def pack(arrays: Sequence[NDArray[np.generic]], *, pin_memory: bool) -> Tensor:
     """All of ``arrays`` in one buffer of bytes, each at a multiple of 16."""
-    packed = torch.empty(
-        sum(_padded(array.nbytes) for array in arrays), dtype=torch.uint8, pin_memory=pin_memory
-    )
+    packed = torch.empty(packed_bytes(arrays), dtype=torch.uint8, pin_memory=pin_memory)
     buffer = packed.numpy()
     offset = 0
     for array in arrays:
@@ -37,8 +35,13 @@ def pack(arrays: Sequence[NDArray[np.generic]], *, pin_memory: bool) -> Tensor:
     return packed
 
 
+def packed_bytes(arrays: Sequence[NDArray[np.generic]]) -> int:
+    """Size of the buffer that ``pack`` makes."""
+    return sum(_padded(array.nbytes) for array in arrays)
+
+
 def unpack(packed: Tensor, like: Sequence[NDArray[np.generic]]) -> list[Tensor]:
-    """Views into a buffer made by ``pack``, in the shapes and dtypes of ``like``."""
+    """Views into a buffer that begins with what ``pack`` makes, in the shapes and dtypes of ``like``."""
     tensors: list[Tensor] = []
     offset = 0
     for array in like:
@@ -49,18 +52,20 @@ def unpack(packed: Tensor, like: Sequence[NDArray[np.generic]]) -> list[Tensor]:
 
 
 class Download:
-    """Sampled tokens on their way to the host; ``wait`` gives them once they are there."""
+    """Sampled tokens on their way to the host; ``wait`` gives them once they are there.
+
+    What they were copied from may be overwritten by later work on the device.
+    """
 
     def __init__(self, sampled: Sampled) -> None:
         self._event: torch.cuda.Event | None = None
-        self._sampled = sampled
+        self._sampled = Sampled(
+            _start_copy(sampled.tokens),
+            None if sampled.logprobs is None else _start_copy(sampled.logprobs),
+            None if sampled.top_tokens is None else _start_copy(sampled.top_tokens),
+            None if sampled.top_logprobs is None else _start_copy(sampled.top_logprobs),
+        )
         if sampled.tokens.is_cuda:
-            self._sampled = Sampled(
-                _start_copy(sampled.tokens),
-                None if sampled.logprobs is None else _start_copy(sampled.logprobs),
-                None if sampled.top_tokens is None else _start_copy(sampled.top_tokens),
-                None if sampled.top_logprobs is None else _start_copy(sampled.top_logprobs),
-            )
             self._event = torch.cuda.Event()
             self._event.record()
 
@@ -71,7 +76,7 @@ class Download:
 
 
 def _start_copy(tensor: Tensor) -> Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     return host.copy_(tensor, non_blocking=True)
 
 
