@@ -1,0 +1,117 @@
+"""Worker processes that tests start, kill and stop, forked from one process that has imported everything."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+_SUPPORT = Path(__file__).parent
+_IMPORTS = 300.0
+"""Seconds that the imports may take on a busy machine."""
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    """One worker. ``status`` is its exit status once it has ended, negative for the signal that killed it."""
+
+    name: str
+    pid: int
+    exited: "asyncio.Future[int]" = field(repr=False)
+
+    @property
+    def alive(self) -> bool:
+        return not self.exited.done()
+
+    def send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    async def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        await self.exited
+
+    async def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        self.send(signal.SIGTERM)
+        return await self.exited
+
+
+class WorkerProcesses:
+    """Starts workers of one kind, with their log in ``log``. Use ``worker_processes``."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.log = log
+        self.started: list[WorkerProcess] = []
+        self._process = process
+        self._pids: asyncio.Queue[int] = asyncio.Queue()
+        self._exited: dict[int, asyncio.Future[int]] = {}
+
+    async def start(
+        self, settings: dict[str, Any], *, log_level: str = "warning", **more: Any
+    ) -> WorkerProcess:
+        """``settings`` are those of ``WorkerConfig``; ``more`` is for ``worker_zygote.serve``."""
+        number = len(self.started)
+        name = f"w{number}"
+        job = {"settings": {"name": name, **settings}, "log": str(self.log), "log_level": log_level, **more}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job).encode() + b"\n")
+        pid = await asyncio.wait_for(self._pids.get(), _IMPORTS)
+        worker = WorkerProcess(name, pid, self._exited[pid])
+        self.started.append(worker)
+        return worker
+
+    @property
+    def alive(self) -> list[WorkerProcess]:
+        return [worker for worker in self.started if worker.alive]
+
+    async def read(self) -> None:
+        """Take note of what the zygote says, until it ends."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            message = json.loads(line)
+            if "pid" in message:
+                self._exited[message["pid"]] = asyncio.get_running_loop().create_future()
+                self._pids.put_nowait(message["pid"])
+            else:
+                self._exited.pop(message["exited"]).set_result(message["status"])
+
+
+@asynccontextmanager
+async def worker_processes(
+    kind: Literal["simulated", "real"], folder: Path
+) -> AsyncIterator[WorkerProcesses]:
+    """Workers that serve ``kind``; those still alive at the end are killed."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(_SUPPORT),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    # Another working folder and -P: with the repository on its path, transformers would take the folder
+    # `kernels` for the package of that name.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        str(_SUPPORT / "worker_zygote.py"),
+        kind,
+        cwd=folder,
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    workers = WorkerProcesses(process, folder / "workers.log")
+    reading = asyncio.create_task(workers.read())
+    try:
+        yield workers
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
+        await reading
