@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py --minutes 30 --rate 10
 
-Prints a sample every so many seconds, and at the end the slope of each series over the part after the warm-up:
+Prints a sample every so many seconds, and at the end the slope of each series after the warm-up:
 in steady state (results expire after ``--result-ttl``) all of them should be flat.
 """
 

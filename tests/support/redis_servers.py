@@ -37,13 +37,21 @@ class RedisServer:
     """One server on a loopback port of its own, its data in ``folder``.
 
     With ``durable`` every write is in the append-only file before it is answered, so that a killed server
-    comes back with everything.
+    comes back with everything; with ``fsync`` "everysec" it may lose the last second when the power goes.
     """
 
-    def __init__(self, kind: Kind, folder: Path, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        folder: Path,
+        *,
+        durable: bool = False,
+        fsync: Literal["always", "everysec"] = "always",
+    ) -> None:
         self.kind: Kind = kind
         self.folder = folder
         self.durable = durable
+        self.fsync = fsync
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -78,6 +86,10 @@ class RedisServer:
             self._process.wait()
             self._process = None
 
+    def append_only_files(self) -> list[Path]:
+        """The files that grow with each write."""
+        return list((self.folder / "appendonlydir").glob("*.incr.aof"))
+
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing answers."""
         assert self._process is not None
@@ -95,7 +107,7 @@ class RedisServer:
             "dir": str(self.folder),
             "save": "",
             "appendonly": "yes" if self.durable else "no",
-            "appendfsync": "always" if self.durable else "no",
+            "appendfsync": self.fsync if self.durable else "no",
         }
         arguments = [text for name, value in options.items() for text in (f"--{name}", value)]
         with (self.folder / "server.log").open("ab") as log:

@@ -89,7 +89,7 @@ async def worker_processes(
     """Workers that serve ``kind``; those still alive at the end are killed."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(_SUPPORT),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_SUPPORT), os.environ.get("PYTHONPATH")])),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",

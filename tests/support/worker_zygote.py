@@ -1,8 +1,8 @@
 """Forks workers on request: each is a process of its own, and starts without the seconds that imports take.
 
-Run with ``simulated`` or ``real`` (which models the workers serve). Reads one JSON object a line: the keyword
-arguments of ``serve``; answers ``{"pid": ...}``. When a worker ends it says ``{"exited": pid, "status": n}``, n
-negative for the signal that killed it. Ends, with all its workers, when its input ends.
+Run with ``simulated`` or ``real``: what the workers serve. Reads one JSON object a line, the keyword arguments
+of ``serve``; answers ``{"pid": ...}``. When a worker ends it says ``{"exited": pid, "status": n}``, n negative
+for the signal that killed it. Ends, with all its workers, when its input ends.
 """
 
 import json
