@@ -64,6 +64,17 @@ class WorkerConfig:
             "Memory for the KV cache, such as 512MiB or 8GiB. Without it, what fits and can be used.", BATCH
         ),
     ] = None
+    gpu_memory_utilization: Annotated[
+        float,
+        Setting(
+            "Share of a GPU's memory, up to 1, that may be in use; the KV cache gets what is left of it.",
+            BATCH,
+            0.01,
+        ),
+    ] = 0.9
+    graphs: Annotated[
+        bool, Setting("Replay decode steps recorded as CUDA graphs at start. For GPUs only.", BATCH)
+    ] = True
     block_size: Annotated[int, Setting("Tokens in one block of the KV cache.", BATCH, 1)] = 16
     max_batched_tokens: Annotated[int, Setting("Most tokens computed in one iteration.", BATCH, 1)] = 1024
     max_sequences: Annotated[int, Setting("Most sequences in the batch.", BATCH, 1)] = 64
@@ -117,6 +128,8 @@ class WorkerConfig:
                 raise ValueError(f"{name}: must be at least {setting.minimum:g}, got {value}")
         if self.kv_cache_memory is not None:
             parse_size("kv_cache_memory", self.kv_cache_memory)
+        if self.gpu_memory_utilization > 1:
+            raise ValueError(f"gpu_memory_utilization: must be at most 1, got {self.gpu_memory_utilization}")
         parse_size("outbox_memory", self.outbox_memory)
 
 

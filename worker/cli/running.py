@@ -28,12 +28,13 @@ def run_until_stopped(settings: dict[str, Any]) -> None:
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Run an async command; problems of the user's making end it with a line and status 1."""
+    """Run an async command; problems of the user's making, and a device's, end it with a line and status 1."""
+    from ..engine.errors import DeviceFailure, OutOfMemory
     from ..model.errors import UnservableModelError
 
     try:
         anyio.run(main)
-    except* (UnservableModelError, ValueError, OSError) as group:
+    except* (UnservableModelError, ValueError, OSError, OutOfMemory, DeviceFailure) as group:
         for error in _leaves(group):
             typer.echo(f"headrace: {error}", err=True)
         raise typer.Exit(1) from None

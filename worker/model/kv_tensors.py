@@ -68,27 +68,6 @@ def allocate(
     return KVTensors(tensors(), tensors())
 
 
-def default_memory(
-    layers: Sequence[KVLayer],
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    *,
-    max_sequences: int,
-    max_model_len: int,
-) -> int:
-    """Bytes for the cache where the user names none: a share of what is free now, no more than can be used.
-
-    Half of the free memory of a CPU, which others use too; 85 % of a device's, which leaves room for the
-    activations of a forward pass.
-    """
-    useful = max_sequences * -(-max_model_len // block_size) * block_bytes(layers, block_size, dtype)
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return min(int(free * 0.85), useful)
-    return min(available_ram() // 2, useful)
-
-
 def available_ram() -> int:
     """Bytes a process could take without swapping: the kernel's estimate, within the container's limit."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
