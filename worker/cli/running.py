@@ -28,7 +28,7 @@ def run_until_stopped(settings: dict[str, Any]) -> None:
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Run an async command; problems of the user's making, and a device's, end it with a line and status 1."""
+    """Run an async command; what the user or a device did wrong ends it with a line and status 1."""
     from ..engine.errors import DeviceFailure, OutOfMemory
     from ..model.errors import UnservableModelError
 
