@@ -23,9 +23,9 @@ def main() -> int:
     parser.add_argument("--server", choices=[*BINARIES, "both"], default="both", help="both: by turns")
     parser.add_argument("--fsync", choices=["always", "everysec"], default="always")
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--concurrency", type=int, default=24, help="requests under way")
+    parser.add_argument("--concurrency", type=int, default=16, help="requests under way")
     parser.add_argument("--lease", type=float, default=1.0, help="seconds")
-    parser.add_argument("--poison", type=float, default=0.003, help="share of requests that kill workers")
+    parser.add_argument("--poison", type=float, default=0.0, help="share of requests that kill workers")
     parser.add_argument("--keep", type=Path, help="folder to leave the logs of servers and workers in")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
@@ -72,7 +72,7 @@ def _print(report: Report) -> None:
         f"seed {plan.seed} ({plan.server}, {plan.fsync}): "
         f"{report.kills} kills ({report.poison_kills} by poison), "
         f"{report.requests} requests {dict(report.ended)}, {report.tokens} tokens, "
-        f"{report.subscribers} subscribers, {report.messages} messages, "
+        f"{report.subscribers} subscribers, {report.messages} messages ({report.repetitions} overlapping), "
         f"{report.resubmitted} submitted again, {len(report.violations)} violations, "
         f"recovery median {report.recovery_median:.2f} s worst {report.recovery_worst:.2f} s "
         f"of {report.recoveries} (lease {plan.lease:g} s), {report.seconds:.0f} s\n  {faults}",

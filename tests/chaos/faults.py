@@ -21,14 +21,14 @@ Fault = Literal[
     "kill", "pause", "drain", "cut", "slow", "freeze", "orphan", "redis_kill", "power_loss", "flush_all"
 ]
 WEIGHTS: dict[Fault, float] = {
-    "kill": 60,
-    "pause": 5,
-    "drain": 8,
-    "cut": 7,
-    "slow": 4,
-    "freeze": 3,
-    "orphan": 3,
-    "redis_kill": 4,
+    "kill": 80,
+    "pause": 3,
+    "drain": 5,
+    "cut": 5,
+    "slow": 2,
+    "freeze": 2,
+    "orphan": 2,
+    "redis_kill": 3,
     "power_loss": 0,
 }
 _EXITS = 60.0
@@ -79,7 +79,7 @@ class Injector:
         """Start workers until there are enough."""
         self._account()
         while len(self._workers.alive) < self._count:
-            grace = self._dice.choice([0.0, 0.3, 5.0])
+            grace = self._dice.choice([0.0, 0.3, 2.0])
             await self._workers.start({**self._settings, "grace": grace}, step_seconds=0.01, num_blocks=96)
 
     async def stay_staffed(self) -> None:
@@ -148,15 +148,15 @@ class Injector:
             victim.send(signal.SIGCONT)
 
     async def _drain(self) -> None:
+        """A rolling restart's part: the next worker starts when this one has left."""
         if victim := self._victim():
+            twice = self._dice.random() < 0.3
+            await victim.ready.wait()
             self._expected[victim] = 0
             victim.send(signal.SIGTERM)
-            if self._dice.random() < 0.3:
+            if twice:
                 await asyncio.sleep(0.1)
                 victim.send(signal.SIGTERM)
-            async with asyncio.timeout(_EXITS):
-                await victim.exited
-        await self.staff()
 
     async def _cut(self) -> None:
         self._dice.choice([self._to_workers, self._to_clients]).cut()

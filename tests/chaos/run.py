@@ -42,10 +42,10 @@ class Plan:
     server: Kind = "valkey"
     fsync: Literal["always", "everysec"] = "always"
     workers: int = 3
-    concurrency: int = 24
+    concurrency: int = 16
     lease: float = 1.0
-    poison: float = 0.003
-    max_attempts: int = 10
+    poison: float = 0.0
+    max_attempts: int = 40
     weights: dict[Fault, float] = field(default_factory=lambda: dict(WEIGHTS))
 
 
@@ -61,6 +61,8 @@ class Report:
     subscribers: int = 0
     tokens: int = 0
     messages: int = 0
+    repetitions: int = 0
+    """On channels; subscribers drop them."""
     resubmitted: int = 0
     recoveries: int = 0
     recovery_median: float = 0.0
@@ -95,7 +97,7 @@ async def run(plan: Plan, folder: Path) -> Report:
         settings: dict[str, Any] = {
             "redis": to_workers.url,
             "lease": plan.lease,
-            "redis_timeout": plan.lease,
+            "redis_timeout": 2 * plan.lease,
             "max_attempts": plan.max_attempts,
             "max_sequences": 10,
             "max_batched_tokens": 96,
@@ -174,6 +176,7 @@ class _Run:
         report.violations += [*map(str, self.recorder.violations), *injector.problems]
         report.subscribers = len(self._views)
         report.messages = self.recorder.messages
+        report.repetitions = self.recorder.repetitions
         report.resubmitted = sum(job.resubmitted for job in self.jobs.values())
         recovery = self.recorder.recovery
         report.recoveries = len(recovery.seconds)
@@ -183,7 +186,7 @@ class _Run:
         end = time.monotonic() + seconds
         dice = random.Random(f"pauses {self._plan.seed}")
         for fault in faults:
-            await asyncio.sleep(dice.uniform(0.1, 0.9))
+            await asyncio.sleep(dice.uniform(0.0, 0.5))
             await injector.inject(fault)
             if seconds and time.monotonic() > end:
                 return

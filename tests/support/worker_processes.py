@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ class WorkerProcess:
     name: str
     pid: int
     exited: "asyncio.Future[int]" = field(repr=False)
+    started: asyncio.Event = field(repr=False, default_factory=asyncio.Event)
+    ready: asyncio.Event = field(repr=False, default_factory=asyncio.Event)
+    """It takes requests; from here on a signal to stop makes it drain."""
 
     @property
     def alive(self) -> bool:
@@ -37,7 +41,8 @@ class WorkerProcess:
         await self.exited
 
     async def stop(self) -> int:
-        """SIGTERM, and its exit status."""
+        """SIGTERM once it is ready, and its exit status."""
+        await self.ready.wait()
         self.send(signal.SIGTERM)
         return await self.exited
 
@@ -49,21 +54,23 @@ class WorkerProcesses:
         self.log = log
         self.started: list[WorkerProcess] = []
         self._process = process
-        self._pids: asyncio.Queue[int] = asyncio.Queue()
-        self._exited: dict[int, asyncio.Future[int]] = {}
+        self._numbers = 0
+        self._starting: deque[WorkerProcess] = deque()
+        self._by_pid: dict[int, WorkerProcess] = {}
 
     async def start(
         self, settings: dict[str, Any], *, log_level: str = "warning", **more: Any
     ) -> WorkerProcess:
         """``settings`` are those of ``WorkerConfig``; ``more`` is for ``worker_zygote.serve``."""
-        number = len(self.started)
-        name = f"w{number}"
+        self._numbers += 1
+        name = f"w{self._numbers}"
         job = {"settings": {"name": name, **settings}, "log": str(self.log), "log_level": log_level, **more}
         assert self._process.stdin is not None
+        worker = WorkerProcess(name, 0, asyncio.get_running_loop().create_future())
+        self._starting.append(worker)
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
-        pid = await asyncio.wait_for(self._pids.get(), _IMPORTS)
-        worker = WorkerProcess(name, pid, self._exited[pid])
-        self.started.append(worker)
+        async with asyncio.timeout(_IMPORTS):
+            await worker.started.wait()
         return worker
 
     @property
@@ -76,10 +83,17 @@ class WorkerProcesses:
         async for line in self._process.stdout:
             message = json.loads(line)
             if "pid" in message:
-                self._exited[message["pid"]] = asyncio.get_running_loop().create_future()
-                self._pids.put_nowait(message["pid"])
+                worker = self._starting.popleft()
+                worker.pid = message["pid"]
+                self.started.append(worker)
+                self._by_pid[worker.pid] = worker
+                worker.started.set()
+            elif "ready" in message:
+                self._by_pid[message["ready"]].ready.set()
             else:
-                self._exited.pop(message["exited"]).set_result(message["status"])
+                worker = self._by_pid.pop(message["exited"])
+                worker.exited.set_result(message["status"])
+                worker.ready.set()
 
 
 @asynccontextmanager

@@ -1,8 +1,9 @@
 """Forks workers on request: each is a process of its own, and starts without the seconds that imports take.
 
-Run with ``simulated`` or ``real``: what the workers serve. Reads one JSON object a line, the keyword arguments
-of ``serve``; answers ``{"pid": ...}``. When a worker ends it says ``{"exited": pid, "status": n}``, n negative
-for the signal that killed it. Ends, with all its workers, when its input ends.
+Run with ``simulated`` or ``real``: what the workers serve. Reads one JSON object a line, the keyword
+arguments of ``serve``, and answers ``{"pid": ...}``; ``{"ready": pid}`` follows once that worker takes requests,
+and ``{"exited": pid, "status": n}`` when it has ended, n negative for the signal that killed it. Ends, with all
+its workers, when its input ends.
 """
 
 import json
@@ -30,6 +31,10 @@ if sys.argv[1] == "real":
     import headrace.worker.model.runner  # noqa: F401
 
 
+_ANSWERS = 3
+"""File descriptor: where the zygote's answers go, from its workers too."""
+
+
 def serve(
     settings: dict[str, Any],
     *,
@@ -39,16 +44,21 @@ def serve(
 ) -> None:
     """One worker's life, until a signal. Leaked blocks, and whatever is raised, make its exit status 1."""
     assemblies: list[Assembly] = []
+
+    def on_ready(assembly: Assembly) -> None:
+        assemblies.append(assembly)
+        os.write(_ANSWERS, json.dumps({"ready": os.getpid()}).encode() + b"\n")
+
     if sys.argv[1] == "real":
         config = WorkerConfig(**settings)
         slow = partial(_slow, step_seconds)
-        anyio.run(partial(run_worker, config, observe=slow, on_ready=assemblies.append))
+        anyio.run(partial(run_worker, config, observe=slow, on_ready=on_ready))
     else:
         config = WorkerConfig(model=MODEL, served_name=MODEL, block_size=8, **settings)
         simulated = partial(
             simulated_assembly, step_seconds=step_seconds, num_blocks=num_blocks, verified=verified
         )
-        anyio.run(partial(run_worker, config, assemble=simulated, on_ready=assemblies.append))
+        anyio.run(partial(run_worker, config, assemble=simulated, on_ready=on_ready))
     for assembly in assemblies:
         engine = assembly.engine
         engine.check()
@@ -81,10 +91,11 @@ def _fork(job: dict[str, Any]) -> int:
 
 
 def _say(**fields: int) -> None:
-    print(json.dumps(fields), flush=True)
+    os.write(_ANSWERS, json.dumps(fields).encode() + b"\n")
 
 
 def main() -> None:
+    os.dup2(1, _ANSWERS)
     watched = selectors.DefaultSelector()
     watched.register(sys.stdin.buffer.raw, selectors.EVENT_READ)
     unread = b""
