@@ -35,6 +35,7 @@ class Inbox:
         self._telemetry = telemetry
         self._ready: list[Sequence] = []
         self._preparing: _Preparing | None = None
+        self._left = False
         self._arrived = anyio.Event()
 
     def __len__(self) -> int:
@@ -47,9 +48,10 @@ class Inbox:
         return ready
 
     async def arrived(self) -> None:
-        """Wait until ``take`` has something."""
-        while not self._ready:
+        """Wait until ``take`` has something, or a claim has left: there is room for another then."""
+        while not self._ready and not self._left:
             await self._arrived.wait()
+        self._left = False
 
     def end(self, request_id: str, reason: FinishReason) -> None:
         """A claim still in preparation is over; others are the engine's to end."""
@@ -77,15 +79,16 @@ class Inbox:
             except InvalidInputError as error:
                 log.info("request %s: refused: %s", claim.request.id, error)
                 self._broker.reject(claim, "invalid_request", str(error))
-                continue
+                sequence = None
             finally:
                 self._preparing = None
-            if preparing.lost:
-                continue
-            if preparing.end is not None:
+            if sequence is None or preparing.lost:
+                self._left = True
+            elif preparing.end is not None:
                 self._broker.end(claim, preparing.end)
-                continue
-            self._telemetry.joined(sequence, claim.waited_ms)
-            self._ready.append(sequence)
+                self._left = True
+            else:
+                self._telemetry.joined(sequence, claim.waited_ms)
+                self._ready.append(sequence)
             self._arrived.set()
             self._arrived = anyio.Event()

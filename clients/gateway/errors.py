@@ -102,7 +102,7 @@ def worker_error(error: ErrorInfo | None) -> ApiError:
         return ApiError(500, "server_error", "The request ended with an error.", code="error")
     if error.code in _WORKER_ERRORS:
         field = error.message.partition(":")[0]
-        param = field if field.isidentifier() else None
+        param = field if field.replace(".", "_").isidentifier() else None
         return invalid(error.message, param, error.code)
     return ApiError(500, "server_error", error.message, code=error.code)
 
