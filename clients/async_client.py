@@ -23,7 +23,8 @@ class AsyncClient:
     """Submits requests to workers, and follows them.
 
     Args:
-        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``, with user, password and database.
+        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``, with user, password and database; or
+            ``redis+sentinel://`` or ``redis+cluster://``, see ``redis_url``.
         model: served name to submit to where a request names none.
         namespace: prefix of all keys; that of the workers.
         queue_limit: ``submit`` raises ``QueueFull`` when the model's queues hold as many requests; None for
@@ -49,7 +50,7 @@ class AsyncClient:
         self.queue_limit = queue_limit
         self.keys = Keys(namespace)
         self.connection = Connection(url, timeout=timeout, patience=patience)
-        self.channels = Channels(self.connection.subscriber)
+        self.channels = Channels(self.connection)
 
     async def submit(self, prompt: str | None = None, **fields: Unpack[RequestFields]) -> "AsyncHandle":
         """Enqueue a request and return a handle on it at once.

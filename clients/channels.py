@@ -1,4 +1,4 @@
-"""One pub/sub connection for all the channels a client follows."""
+"""One pub/sub connection for all the channels a client follows; in a cluster, one to each node with some."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ import redis.asyncio
 import redis.exceptions
 from redis.asyncio.client import PubSub
 
-from .connection import pauses
+from .connection import Connection, pauses
 
 MAX_MESSAGES: Final = 1024
 MAX_BYTES: Final = 1 << 20
@@ -65,32 +65,126 @@ class Mailbox:
         return message
 
 
-class Channels:
-    """The channels that somebody follows now, over one connection that restores itself."""
+class _Boxes:
+    """All mailboxes by channel, and which channels are known to flow into them."""
 
-    def __init__(self, server: redis.asyncio.Redis) -> None:
-        self._server = server
-        self._boxes: dict[str, set[Mailbox]] = {}
-        self._confirmed: set[str] = set()
+    def __init__(self) -> None:
+        self.of: dict[str, set[Mailbox]] = {}
+        self.confirmed: set[str] = set()
+
+    def deliver(self, channel: str, data: bytes) -> None:
+        for box in self.of.get(channel, ()):
+            box.put(data)
+
+    def confirm(self, channel: str) -> None:
+        self.confirmed.add(channel)
+        for box in self.of.get(channel, ()):
+            box.mark_missed()
+
+
+class _Link:
+    """A connection to one server for the channels that it has. It fails rather than restoring itself."""
+
+    def __init__(self, *, sharded: bool) -> None:
+        self.wanted: set[str] = set()
+        self._sharded = sharded
+        self._changed = asyncio.Event()
+
+    def want(self, channel: str) -> None:
+        self.wanted.add(channel)
+        self._changed.set()
+
+    def leave(self, channel: str) -> None:
+        self.wanted.discard(channel)
+        self._changed.set()
+
+    async def run(self, server: redis.asyncio.Redis, boxes: "_Boxes") -> None:
+        """Deliver until cancelled. Raises ``redis.RedisError``: the connection failed or a channel moved."""
+        subscriber = server.pubsub()
+        try:
+            await subscriber.connect()
+            async with anyio.create_task_group() as both:
+                both.start_soon(self._keep_subscribed, subscriber, boxes)
+                await self._deliver(subscriber, boxes)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await subscriber.aclose()
+
+    async def _keep_subscribed(self, subscriber: PubSub, boxes: "_Boxes") -> None:
+        asked: set[str] = set()
+        while True:
+            self._changed.clear()
+            wanted = set(self.wanted)
+            joined, left = wanted - asked, asked - wanted
+            boxes.confirmed -= left
+            if self._sharded:  # one slot a command
+                for channel in joined:
+                    await subscriber.ssubscribe(channel)
+                for channel in left:
+                    await subscriber.sunsubscribe(channel)
+            else:
+                if joined:
+                    await subscriber.subscribe(*joined)
+                if left:
+                    await subscriber.unsubscribe(*left)
+            asked = wanted
+            await self._changed.wait()
+
+    async def _deliver(self, subscriber: PubSub, boxes: "_Boxes") -> None:
+        silent = False
+        while True:
+            message: dict[str, Any] | None = await subscriber.get_message(timeout=_PING_AFTER)
+            if message is None:
+                if silent and self.wanted:
+                    raise redis.exceptions.ConnectionError("no answer to a ping")
+                silent = True
+                if self.wanted:
+                    await subscriber.ping()
+                continue
+            silent = False
+            if message["type"] == "pong":
+                continue
+            channel = str(message["channel"], "ascii")
+            kind = message["type"].removeprefix("s" if self._sharded else "")
+            if kind == "message":
+                boxes.deliver(channel, message["data"])
+            elif kind == "subscribe":
+                boxes.confirm(channel)
+            elif self._sharded and channel in self.wanted and channel in boxes.confirmed:
+                raise redis.exceptions.ConnectionError("a channel has moved to another node")
+            else:
+                boxes.confirmed.discard(channel)
+
+
+class Channels:
+    """The channels that somebody follows now, over connections that are restored when they fail."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._boxes = _Boxes()
+        self._links: dict[redis.asyncio.Redis, _Link] = {}
+        self._placed: dict[str, _Link] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._pauses = pauses()
 
     @contextmanager
     def open(self, channel: str) -> Generator[Mailbox]:
         """A mailbox on ``channel``; its first ``receive`` gives None once messages flow into it."""
         box = Mailbox()
-        self._boxes.setdefault(channel, set()).add(box)
-        if channel in self._confirmed:
+        boxes = self._boxes.of
+        boxes.setdefault(channel, set()).add(box)
+        if channel in self._boxes.confirmed:
             box.mark_missed()
         self._changed.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._stay_connected(), name="headrace channels")
+            self._task = asyncio.create_task(self._place_all(), name="headrace channels")
         try:
             yield box
         finally:
-            self._boxes[channel].remove(box)
-            if not self._boxes[channel]:
-                del self._boxes[channel]
+            boxes[channel].remove(box)
+            if not boxes[channel]:
+                del boxes[channel]
             self._changed.set()
 
     async def aclose(self) -> None:
@@ -99,61 +193,49 @@ class Channels:
             await asyncio.wait([self._task])
             self._task = None
 
-    async def _stay_connected(self) -> None:
-        waits = pauses()
-        while True:
-            while not self._boxes:
-                self._changed.clear()
+    async def _place_all(self) -> None:
+        self._links.clear()
+        self._placed.clear()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
                 await self._changed.wait()
-            subscriber = self._server.pubsub()
-            try:
-                await subscriber.connect()
-                async with anyio.create_task_group() as both:
-                    both.start_soon(self._keep_subscribed, subscriber)
-                    await self._deliver(subscriber)
-            except* (redis.exceptions.RedisError, OSError) as errors:
-                _log.warning("lost the pub/sub connection: %s", errors.exceptions[0])
-            finally:
-                if self._confirmed:
-                    waits = pauses()
-                self._confirmed.clear()
-                with anyio.CancelScope(shield=True):
-                    await subscriber.aclose()
-            await asyncio.sleep(next(waits))
+                self._changed.clear()
+                for channel in [channel for channel in self._placed if channel not in self._boxes.of]:
+                    self._placed.pop(channel).leave(channel)
+                for channel in [channel for channel in self._boxes.of if channel not in self._placed]:
+                    try:
+                        server = await self._connection.subscriber(channel)
+                    except (redis.exceptions.RedisError, OSError) as error:
+                        await self._failed(error)
+                        break
+                    if channel in self._boxes.of:
+                        self._placed[channel] = self._link(server, tasks)
+                        self._placed[channel].want(channel)
 
-    async def _keep_subscribed(self, subscriber: PubSub) -> None:
-        asked: set[str] = set()
-        while True:
-            self._changed.clear()
-            wanted = set(self._boxes)
-            if joined := wanted - asked:
-                await subscriber.subscribe(*joined)
-            if left := asked - wanted:
-                await subscriber.unsubscribe(*left)
-            asked = wanted
-            await self._changed.wait()
+    def _link(self, server: redis.asyncio.Redis, tasks: asyncio.TaskGroup) -> _Link:
+        link = self._links.get(server)
+        if link is None:
+            link = self._links[server] = _Link(sharded=self._connection.location.publish == "SPUBLISH")
+            tasks.create_task(self._keep(link, server))
+        return link
 
-    async def _deliver(self, subscriber: PubSub) -> None:
-        silent = False
-        while True:
-            message: dict[str, Any] | None = await subscriber.get_message(timeout=_PING_AFTER)
-            if message is None:
-                if silent:
-                    raise redis.exceptions.ConnectionError("no answer to a ping")
-                silent = True
-                await subscriber.ping()
-                continue
-            silent = False
-            if message["type"] == "pong":
-                continue
-            channel = str(message["channel"], "ascii")
-            if message["type"] == "message":
-                data: bytes = message["data"]
-                for box in self._boxes.get(channel, ()):
-                    box.put(data)
-            elif message["type"] == "subscribe":
-                self._confirmed.add(channel)
-                for box in self._boxes.get(channel, ()):
-                    box.mark_missed()
-            else:
-                self._confirmed.discard(channel)
+    async def _keep(self, link: _Link, server: redis.asyncio.Redis) -> None:
+        failure: Exception | None = None
+        try:
+            await link.run(server, self._boxes)
+        except* (redis.exceptions.RedisError, OSError, RuntimeError) as errors:
+            # RuntimeError: a lost connection that subscribing and receiving both restore, and then both read.
+            failure = errors.exceptions[0]
+        if not self._boxes.confirmed.isdisjoint(link.wanted):
+            self._pauses = pauses()
+        self._boxes.confirmed &= {channel for channel, other in self._placed.items() if other is not link}
+        await self._failed(failure)
+        del self._links[server]
+        self._placed = {channel: other for channel, other in self._placed.items() if other is not link}
+        self._changed.set()
+
+    async def _failed(self, error: Exception | None) -> None:
+        _log.warning("lost the pub/sub connection: %s", error)
+        self._connection.doubt()
+        await asyncio.sleep(next(self._pauses))
+        self._changed.set()

@@ -1,17 +1,19 @@
 """The only file that connects to Redis: URLs, timeouts, retries, which errors pass, and what callers see."""
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import redis.asyncio
 import redis.exceptions as redis_errors
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 from .errors import Unavailable
+from .redis_url import Location, close_client, open_client, time_limits
+from .servers import open_servers
 
 _T = TypeVar("_T")
 
@@ -19,7 +21,8 @@ MAX_CONNECTIONS: Final = 16
 """Of one client for commands; callers beyond that wait for one to be free."""
 
 _BUSY: Final = ("BUSY", "LOADING", "MASTERDOWN")
-_FAILING_OVER: Final = (redis_errors.ReadOnlyError, redis_errors.ClusterDownError, redis_errors.TryAgainError)
+_FAILING_OVER: Final = (redis_errors.ReadOnlyError, redis_errors.ClusterError, redis_errors.TryAgainError)
+_ANY: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
@@ -34,19 +37,19 @@ class Connection:
     def __init__(self, url: str, *, timeout: float, patience: float) -> None:
         self.url = url
         self.patience = patience
-        # Only with RESP2 do replies have one form over all versions of servers and of redis-py.
-        options = {
-            "protocol": 2,
-            "socket_timeout": timeout,
-            "socket_connect_timeout": timeout,
-            "socket_keepalive": True,
-            "retry": Retry(NoBackoff(), 0),
-        }
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
-            url, max_connections=MAX_CONNECTIONS, timeout=timeout, **options
-        )
-        self.server = redis.asyncio.Redis.from_pool(pool)
-        self.subscriber = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool.from_url(url, **options))
+        self.location = Location.of(url)
+        self._timeout = timeout
+        self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
+        options = time_limits(timeout)
+        self._subscribers = open_servers(self.location, options)
+        self.server: redis.asyncio.Redis
+        """For commands: in a cluster, each of keys in one slot."""
+        if self.location.kind == "cluster":
+            nodes = [ClusterNode(host, port) for host, port in self.location.nodes]
+            router: Any = RedisCluster(startup_nodes=nodes, **{**self.location.node_options(), **options})
+            self.server = cast(redis.asyncio.Redis, router)  # the same commands, without a common class
+        else:
+            self.server = open_client(self.location, options)
 
     async def call(self, operation: Callable[[redis.asyncio.Redis], Awaitable[_T]]) -> _T:
         """``operation``'s result.
@@ -57,8 +60,13 @@ class Connection:
         give_up = monotonic() + self.patience
         for pause in pauses():
             try:
-                return await operation(self.server)
-            except (redis_errors.RedisError, OSError) as error:
+                with anyio.fail_after(self._timeout):
+                    await self._turns.acquire()
+                try:
+                    return await operation(self.server)
+                finally:
+                    self._turns.release()
+            except _ANY as error:
                 if not is_transient(error):
                     raise Unavailable(f"Redis refuses: {error}") from error
                 if monotonic() + pause > give_up:
@@ -66,9 +74,36 @@ class Connection:
             await anyio.sleep(pause)
         raise AssertionError("pauses never end")
 
+    async def publish(self, channel: str, message: bytes) -> None:
+        """Raises as ``call``."""
+
+        async def send(server: redis.asyncio.Redis) -> None:
+            await server.execute_command(self.location.publish, channel, message)
+
+        await self.call(send)
+
+    async def masters(self) -> list[redis.asyncio.Redis]:
+        """The servers that together have all keys: one, but in a cluster. Raises as ``call``."""
+        return await self.call(lambda _: self._subscribers.masters())
+
+    async def subscriber(self, channel: str) -> redis.asyncio.Redis:
+        """The server that has ``channel``; one and the same object for all channels of one server.
+
+        Raises:
+            redis.RedisError: no server knows where it is.
+        """
+        return await self._subscribers.owner(channel)
+
+    def doubt(self) -> None:
+        """A server did not have what it should have: ask again where things are."""
+        self._subscribers.doubt()
+
     async def aclose(self) -> None:
-        await self.server.aclose()
-        await self.subscriber.aclose()
+        await self._subscribers.aclose()
+        if self.location.kind == "cluster":
+            await self.server.aclose()
+        else:
+            await close_client(self.server)
 
 
 def pauses() -> Iterator[float]:
@@ -85,8 +120,7 @@ def is_transient(error: Exception) -> bool:
         return False
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         return True
-    if isinstance(
-        error, redis_errors.ReadOnlyError | redis_errors.ClusterDownError | redis_errors.TryAgainError
-    ):
+    # Also when a cluster's layout changes faster than it is followed.
+    if isinstance(error, (*_FAILING_OVER, redis_errors.AskError, redis_errors.RedisClusterException)):
         return True
     return isinstance(error, redis_errors.ResponseError) and str(error).startswith(_BUSY)

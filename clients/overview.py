@@ -72,6 +72,7 @@ class Monitor:
         # No namespace holds a character that is special in a pattern.
         self._pattern = f"{keys.namespace}:*:{{*}}:*"
         self._name = re.compile(re.escape(keys.namespace) + r":(worker|queue):\{([^{}]+)\}:(.+)\Z", re.DOTALL)
+        self._node = 0
         self._cursor = 0
         self._complete = False
         self._queued_models: set[str] = set()
@@ -88,8 +89,11 @@ class Monitor:
         return Overview(queues, workers, self._complete)
 
     async def _scan(self) -> None:
-        async def step(server: redis.asyncio.Redis) -> tuple[int, list[bytes]]:
-            cursor, names = await server.scan(self._cursor, match=self._pattern, count=_KEYS_PER_SCAN)
+        nodes = await self._connection.masters()
+
+        async def step(_: redis.asyncio.Redis) -> tuple[int, list[bytes]]:
+            node = nodes[self._node % len(nodes)]
+            cursor, names = await node.scan(self._cursor, match=self._pattern, count=_KEYS_PER_SCAN)
             return cursor, [name for name in names if isinstance(name, bytes)]
 
         for _ in range(_SCANS_PER_LOOK):
@@ -97,8 +101,10 @@ class Monitor:
             for name in names:
                 self._note(name.decode(errors="replace"))
             if self._cursor == 0:
-                self._complete = True
-                return
+                self._node = (self._node + 1) % len(nodes)
+                if self._node == 0:
+                    self._complete = True
+                    return
 
     def _note(self, name: str) -> None:
         match = self._name.match(name)
@@ -111,15 +117,16 @@ class Monitor:
 
     async def _read_workers(self) -> list[WorkerStatus]:
         names = sorted(self._workers)
+        clock = (await self._connection.masters())[0]
 
         async def read(server: redis.asyncio.Redis) -> list[Any]:
             async with server.pipeline(transaction=False) as pipeline:
-                pipeline.time()
                 for model, name in names:
                     pipeline.hgetall(self._keys.worker(model, name))
                 return await pipeline.execute()
 
-        (seconds, microseconds), *records = await self._connection.call(read)
+        seconds, microseconds = await self._connection.call(lambda _: clock.time())
+        records = await self._connection.call(read)
         now = seconds * 1000 + microseconds // 1000
         workers: list[WorkerStatus] = []
         for (model, name), fields in zip(names, records, strict=True):

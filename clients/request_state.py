@@ -60,12 +60,7 @@ async def cancel(connection: Connection, keys: Keys, request_id: str, model: str
     where = recorded_model.decode() or model
     if where is not None:
         notice = cast(bytes, msgpack.packb({"cancel": request_id}))
-        channel = keys.control(where)
-
-        async def publish(server: Any) -> None:
-            await server.publish(channel, notice)
-
-        await connection.call(publish)
+        await connection.publish(keys.control(where), notice)
     return bool(status)
 
 

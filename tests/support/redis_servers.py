@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -47,10 +47,12 @@ class RedisServer:
         *,
         durable: bool = False,
         fsync: Literal["always", "everysec"] = "always",
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.kind: Kind = kind
         self.folder = folder
         self.durable = durable
+        self.options = dict(options or {})
         self.fsync = fsync
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -71,7 +73,7 @@ class RedisServer:
         """Start the server and wait until it answers; on the same port as before, if it ran before."""
         assert self._process is None
         for _ in range(5):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             self._process = self._spawn(port)
             if self._answers(port):
                 self.port = port
@@ -108,6 +110,7 @@ class RedisServer:
             "save": "",
             "appendonly": "yes" if self.durable else "no",
             "appendfsync": self.fsync if self.durable else "no",
+            **self.options,
         }
         arguments = [text for name, value in options.items() for text in (f"--{name}", value)]
         with (self.folder / "server.log").open("ab") as log:
@@ -151,7 +154,7 @@ def immortal_keys(client: redis.Redis) -> list[str]:
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

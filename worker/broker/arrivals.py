@@ -73,7 +73,7 @@ class Arrivals:
             with anyio.CancelScope() as self._watching:
                 call = ("XREAD", "BLOCK", block_ms, "COUNT", 1, "STREAMS", *after, *after.values())
                 try:
-                    await self._connection.block(*call)
+                    await self._connection.block(self._queues[0], *call)
                     backoff.reset()
                 except FAILURES as error:
                     self._connection.report("waiting for requests", error)

@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 import anyio
-import redis.asyncio as aioredis
 from redis.asyncio.client import PubSub
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
@@ -26,8 +24,11 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004
 )
 
+from ...clients.cluster import Call
+from ...clients.redis_url import Location, time_limits
+from ...clients.servers import open_servers
 from .counters import Counters
-from .scripts import SCRIPTS, Script
+from .scripts import Script, in_full
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +36,6 @@ T = TypeVar("T")
 ErrorKind = Literal[
     "connection", "timeout", "loading", "busy", "readonly", "oom", "noscript", "down", "denied", "other"
 ]
-Call = tuple[bytes | str | float, ...]
-"""One command with its arguments."""
-
 FAILURES: Final = (RedisError, OSError, EOFError)
 """Everything a command can raise because of Redis or the way there."""
 
@@ -74,6 +72,8 @@ def error_kind(error: BaseException) -> ErrorKind:
         return "connection"
     if isinstance(error, NoScriptError):
         return "noscript"
+    if isinstance(error, AskError):  # or MovedError: a cluster's layout changes faster than it is followed
+        return "down"
     name = type(error).__name__
     by_class: dict[str, ErrorKind] = {
         "ReadOnlyError": "readonly",
@@ -115,18 +115,21 @@ class Connection:
     def __init__(self, url: str, counters: Counters, timeout: float) -> None:
         self.counters = counters
         self.longest_block = timeout
-        self._client = _client(url, timeout)
-        self._blocking = _client(url, 2 * timeout)
+        self.location = Location.of(url)
+        self._commands = open_servers(self.location, _options(timeout))
+        self._blocking = open_servers(self.location, _options(2 * timeout))
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._client.aclose()
+            await self._commands.aclose()
             await self._blocking.aclose()
 
     async def batch(self, calls: Sequence[Call]) -> list[Any]:
         """Send all calls in one round trip; an error reply is returned in its place.
 
-        Calls refused because the server does not know their script are sent again after loading it.
+        Calls refused because the server does not know their script are sent again with its text. In a cluster
+        there is a round trip to each node concerned, and the failure of one is in the place of its calls'
+        replies.
 
         Raises:
             redis.RedisError: the connection failed; which calls were executed is unknown.
@@ -135,8 +138,8 @@ class Connection:
         unknown = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             self.counters.retried("noscript")
-            await self._execute([("SCRIPT", "LOAD", script.text) for script in SCRIPTS])
-            for number, reply in zip(unknown, await self._execute([calls[n] for n in unknown]), strict=True):
+            again = [in_full(calls[number]) for number in unknown]
+            for number, reply in zip(unknown, await self._execute(again), strict=True):
                 replies[number] = reply
         return replies
 
@@ -162,13 +165,40 @@ class Connection:
             raise reply
         return reply
 
-    async def block(self, *call: bytes | str | float) -> Any:
-        """One blocking command's reply, on a connection that other commands don't wait for."""
-        self.counters.round_trips += 1
-        return await self._blocking.execute_command(*call)
+    async def block(self, key: str, *call: bytes | str | float) -> Any:
+        """One blocking command's reply, on a connection that other commands don't wait for.
 
-    def subscription(self) -> PubSub:
-        return self._blocking.pubsub(ignore_subscribe_messages=True)
+        ``key`` is one of the command's.
+        """
+        self.counters.round_trips += 1
+        try:
+            return await (await self._blocking.owner(key)).execute_command(*call)
+        except FAILURES:
+            self._blocking.doubt()
+            raise
+
+    async def publish(self, channel: str, message: bytes) -> None:
+        """Raises ``redis.RedisError``."""
+        await self.command(self.location.publish, channel, message)
+
+    async def subscribe(self, channel: str) -> PubSub:
+        """A subscription, not yet confirmed; to be closed.
+
+        Raises:
+            redis.RedisError
+        """
+        self._blocking.doubt()
+        subscription = (await self._blocking.owner(channel)).pubsub()
+        try:
+            if self.location.publish == "SPUBLISH":
+                await subscription.ssubscribe(channel)
+            else:
+                await subscription.subscribe(channel)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await subscription.aclose()
+            raise
+        return subscription
 
     async def retrying(self, purpose: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat ``attempt`` until Redis lets it succeed. It must be safe to repeat."""
@@ -194,23 +224,11 @@ class Connection:
 
     async def _execute(self, calls: Sequence[Call]) -> list[Any]:
         self.counters.round_trips += 1
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for call in calls:
-                pipeline.execute_command(*call)
-            return await pipeline.execute(raise_on_error=False)
+        return await self._commands.execute(calls)
 
 
-def _client(url: str, timeout: float) -> aioredis.Redis:
-    return aioredis.Redis.from_url(
-        url,
-        protocol=2,
-        decode_responses=False,
-        socket_timeout=timeout,
-        socket_connect_timeout=min(timeout, 5.0),
-        socket_keepalive=True,
-        health_check_interval=15,
-        retry=Retry(NoBackoff(), 0),
-    )
+def _options(timeout: float) -> dict[str, Any]:
+    return {**time_limits(timeout), "health_check_interval": 15}
 
 
 __all__ = [

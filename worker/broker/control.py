@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import anyio
 import msgpack
+from redis.asyncio.client import PubSub
 
 from ...clients.protocol import FinishReason
 from .clock import Clock
@@ -61,6 +62,7 @@ class Control:
         self._interrupts = Interrupts()
         self._deadlines: list[tuple[int, int, Held]] = []
         self._tickets = 0
+        self._heard = False
         self._arrived = anyio.Event()
         self._taken = anyio.Event()
 
@@ -110,25 +112,34 @@ class Control:
         backoff = Backoff()
         failing = False
         while True:
-            subscription = self._connection.subscription()
             try:
-                await subscription.subscribe(self._channel)
-                await subscription.get_message(timeout=_POLL)
-                self._on_gap()
-                while True:
-                    message = await subscription.get_message(timeout=_POLL)
-                    backoff.reset()
-                    failing = False
-                    data = message["data"] if message is not None else None
-                    if isinstance(data, bytes):
-                        self._notice(data)
+                subscription = await self._connection.subscribe(self._channel)
+                try:
+                    await self._listen(subscription, backoff)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await subscription.aclose()
             except FAILURES as error:
+                failing = failing and not self._heard
                 self._connection.report("listening for notices", error, repeated=failing)
                 failing = True
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await subscription.aclose()
             await backoff.sleep()
+
+    async def _listen(self, subscription: PubSub, backoff: Backoff) -> None:
+        self._heard = False
+        while True:
+            message = await subscription.get_message(timeout=_POLL)
+            if message is None:
+                continue
+            if message["type"] in ("unsubscribe", "sunsubscribe"):
+                raise ConnectionError("the channel has moved to another node")
+            self._heard = True
+            backoff.reset()
+            data = message["data"]
+            if isinstance(data, bytes):  # of the confirmation, a number
+                self._notice(data)
+            else:
+                self._on_gap()
 
     def _notice(self, data: bytes) -> None:
         notice = decode_notice(data)

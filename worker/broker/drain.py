@@ -46,7 +46,7 @@ async def hand_back(
     async def announce() -> None:
         await connection.command("DEL", keys.worker(settings.model, settings.name))
         notice = cast(bytes, msgpack.packb({"released": len(entries)}))
-        await connection.command("PUBLISH", keys.control(settings.model), notice)
+        await connection.publish(keys.control(settings.model), notice)
 
     entries: list[Held] = list(holdings.entries.values())
     if released:

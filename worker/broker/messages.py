@@ -11,7 +11,6 @@ from .results import Ending
 from .scripts import EMIT, FINISH, SETTLE
 from .settings import BrokerSettings, milliseconds
 
-PUBLISH = "PUBLISH"
 _LONGEST_UNREADABLE = 64 << 10
 """Bytes kept of an entry that no one can run again."""
 
@@ -66,7 +65,7 @@ def _emit(
     count: int,
     data: bytes,
 ) -> Message:
-    arguments = [held.epoch, seq, count, data, milliseconds(settings.request_ttl), PUBLISH]
+    arguments = [held.epoch, seq, count, data, milliseconds(settings.request_ttl), settings.publish]
     return Message(kind, held, EMIT.call(_keys(settings, held), arguments), seq, count, len(data))
 
 
@@ -86,7 +85,7 @@ def _end(settings: BrokerSettings, held: Held, output: Output, ending: Ending) -
     whole, rest = _encoded(output.whole(held.epoch)), _encoded(output.rest(held.epoch))
     last = encode_event(done)
     ttl = milliseconds(settings.result_ttl)
-    arguments = [held.epoch, total, whole, rest, last, ending.reason, ttl, PUBLISH, held.dead]
+    arguments = [held.epoch, total, whole, rest, last, ending.reason, ttl, settings.publish, held.dead]
     call = FINISH.call(_keys(settings, held), arguments)
     return Message("end", held, call, total, 0, len(whole) + len(rest) + len(last))
 

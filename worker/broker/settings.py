@@ -6,6 +6,7 @@ from secrets import token_hex
 from typing import Final
 
 from ...clients.protocol import Keys
+from ...clients.redis_url import Location
 
 SERVICE_TTL: Final = 24 * 3600.0
 """How long the service of lanes is remembered after the last use of a model's queues."""
@@ -37,6 +38,8 @@ class BrokerSettings:
     """For each command."""
     dead_letters: int = 1000
     """How many are kept, approximately."""
+    publish: str = field(init=False)
+    """The command that publishes events."""
 
     def __post_init__(self) -> None:
         if not WORKER_NAME.match(self.name):
@@ -48,6 +51,7 @@ class BrokerSettings:
             if getattr(self, limit) < 1:
                 raise ValueError(f"{limit}: must be at least 1, got {getattr(self, limit)}")
         Keys(self.namespace).control(self.model)
+        object.__setattr__(self, "publish", Location.of(self.url).publish)
 
     @property
     def keys(self) -> Keys:

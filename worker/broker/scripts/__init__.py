@@ -36,4 +36,15 @@ HEARTBEAT: Final = Script.read("heartbeat")
 PRESENCE: Final = Script.read("presence")
 RELEASE: Final = Script.read("release")
 
-SCRIPTS: Final = (TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, HEARTBEAT, PRESENCE, RELEASE)
+_TEXTS: Final = {
+    script.digest: script.text
+    for script in (TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, HEARTBEAT, PRESENCE, RELEASE)
+}
+
+
+def in_full(call: tuple[bytes | str | float, ...]) -> tuple[bytes | str | float, ...]:
+    """The same call for a server that does not know the script.
+
+    ``EVAL`` rather than ``SCRIPT LOAD``, so that an account needs no right to manage scripts.
+    """
+    return ("EVAL", _TEXTS[str(call[1])], *call[2:])

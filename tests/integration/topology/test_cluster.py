@@ -1,0 +1,170 @@
+"""Client and worker against a Redis Cluster: requests and models on different nodes, and slots that move."""
+
+from collections.abc import Iterator
+
+import anyio
+import pytest
+from counting_worker import MODEL, CountingEngine, CountingWorker, settings, text_of, until
+from redis_cluster import ThreeMasters, three_masters
+from redis_servers import BINARIES, Kind
+
+from headrace.clients import AsyncClient, Delta, Done
+from headrace.clients.overview import Monitor
+from headrace.clients.protocol import Keys
+from headrace.worker.broker import open_broker
+
+pytestmark = pytest.mark.anyio
+KEYS = Keys()
+
+
+@pytest.fixture(scope="module", params=list(BINARIES))
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ThreeMasters]:
+    kind: Kind = request.param
+    with three_masters(kind, tmp_path_factory.mktemp("cluster")) as masters:
+        yield masters
+        assert masters.immortal_keys() == []
+
+
+def ids_on_every_node(cluster: ThreeMasters, prefix: str, each: int) -> list[str]:
+    found: dict[int, list[str]] = {}
+    number = 0
+    while sum(map(len, found.values())) < each * len(cluster.servers):
+        name = f"{prefix}{number}"
+        mine = found.setdefault(cluster.owner(KEYS.request(name)).port, [])
+        if len(mine) < each:
+            mine.append(name)
+        number += 1
+    return [name for names in found.values() for name in names]
+
+
+async def test_requests_on_all_nodes_are_streamed_as_they_are_made(cluster: ThreeMasters) -> None:
+    names = ids_on_every_node(cluster, "s", 2)
+    async with (
+        AsyncClient(cluster.url, model=MODEL) as client,
+        open_broker(settings(cluster.url, lease=30)) as broker,
+        anyio.create_task_group() as tasks,
+    ):
+        worker = CountingWorker(broker, CountingEngine(pause_at=10))
+        handles = [await client.submit("p", id=name, max_tokens=20) for name in names]
+        seen: dict[str, list[int]] = {name: [] for name in names}
+        ends: dict[str, Done] = {}
+
+        async def follow(name: str) -> None:
+            async for event in client.attach(name):
+                if isinstance(event, Delta):
+                    seen[name] += event.tokens
+                else:
+                    ends[name] = event
+
+        for handle in handles:
+            tasks.start_soon(follow, handle.id)
+        tasks.start_soon(worker.serve)
+        await until(lambda: all(len(tokens) == 10 for tokens in seen.values()))
+        worker.engine.pause_at = None
+        await until(lambda: len(ends) == len(names))
+        assert all(tokens == list(range(20)) for tokens in seen.values())
+        assert [await handle.text() for handle in handles] == [text_of(20)] * len(names)
+        assert len({id(link) for link in client.channels._links}) == 3
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_request_is_cancelled_at_once_and_another_taken_over(cluster: ThreeMasters) -> None:
+    cancelled, resumed = ids_on_every_node(cluster, "c", 1)[:2]
+    async with AsyncClient(cluster.url, model=MODEL) as client:
+        async with (
+            open_broker(settings(cluster.url, lease=30)) as broker,
+            anyio.create_task_group() as tasks,
+        ):
+            worker = CountingWorker(broker, CountingEngine(pause_at=5))
+            tasks.start_soon(worker.serve)
+            for name in (cancelled, resumed):
+                await client.submit("p", id=name, max_tokens=12)
+            await until(lambda: [len(one.tokens) for one in worker.engine.running.values()] == [5, 5])
+            assert await client.attach(cancelled).cancel()
+            with anyio.fail_after(9):  # a third of the lease: not by a heartbeat
+                result = await client.attach(cancelled).result()
+            assert (result.finish_reason, result.tokens) == ("cancelled", list(range(5)))
+            await broker.outbox.flushed()
+            await broker.hand_back()
+            tasks.cancel_scope.cancel()
+        async with (
+            open_broker(settings(cluster.url, "other", lease=30)) as broker,
+            anyio.create_task_group() as tasks,
+        ):
+            worker = CountingWorker(broker)
+            tasks.start_soon(worker.serve)
+            result = await client.attach(resumed).result()
+            assert result.tokens == list(range(12))
+            assert worker.engine.first_tokens == {resumed: 5}
+            tasks.cancel_scope.cancel()
+
+
+async def test_slots_that_move_take_queue_and_streams_along(cluster: ThreeMasters) -> None:
+    name = "moved"
+    async with (
+        AsyncClient(cluster.url, model=MODEL) as client,
+        open_broker(settings(cluster.url, lease=30)) as broker,
+        anyio.create_task_group() as tasks,
+    ):
+        worker = CountingWorker(broker, CountingEngine(pause_at=5))
+        tasks.start_soon(worker.serve)
+        await client.submit("p", id=name, max_tokens=30)
+        seen: list[int] = []
+        ended = anyio.Event()
+
+        async def submit() -> None:
+            await client.submit("p", id="meanwhile", max_tokens=1000)
+
+        async def follow() -> None:
+            async for event in client.attach(name):
+                if isinstance(event, Delta):
+                    seen.extend(event.tokens)
+            ended.set()
+
+        tasks.start_soon(follow)
+        await until(lambda: len(seen) == 5)
+        with cluster.moving(KEYS.request(name)):  # scripts have to wait for the end of it
+            worker.engine.pause_at = 10
+            await until(lambda: broker.counters.retries["down"] > 2)
+        await until(lambda: len(seen) == 10)
+        before = broker.counters.retries["down"]
+        with cluster.moving(KEYS.service(MODEL)):
+            worker.engine.pause_at = 15
+            await until(lambda: len(seen) == 15)
+            tasks.start_soon(submit)
+            await until(lambda: broker.counters.retries["down"] > before)
+        worker.engine.pause_at = None
+        with anyio.fail_after(20):
+            await ended.wait()
+        assert seen == list(range(30))
+        next_one = await client.submit("p", max_tokens=5)
+        assert (await next_one.result()).tokens == list(range(5))
+        assert broker.counters.lost_claims == 0
+        waiting = client.attach("meanwhile")
+        await until(lambda: waiting.id in worker.engine.running)
+        await waiting.cancel()  # the notice's channel has moved too
+        with anyio.fail_after(9):
+            assert (await waiting.result()).finish_reason == "cancelled"
+        tasks.cancel_scope.cancel()
+
+
+async def test_queues_and_workers_are_found_on_whichever_node(cluster: ThreeMasters) -> None:
+    async with (
+        AsyncClient(cluster.url) as client,
+        open_broker(settings(cluster.url, "seen"), record=lambda: {"version": "1"}) as broker,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(broker.run)
+        await client.submit("p", model="other", id="waits")
+        monitor = Monitor(client.connection, client.keys)
+        with anyio.fail_after(20):
+            while True:
+                overview = await monitor.look()
+                waiting = {
+                    queue.model: queue.waiting for queue in overview.queues if queue.priority == "normal"
+                }
+                if [worker.name for worker in overview.workers] == ["seen"] and waiting.get("other") == 1:
+                    break
+        tasks.cancel_scope.cancel()
