@@ -1,0 +1,122 @@
+"""Attention and cache writes against the rates that the device itself shows in a copy and a matmul."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from headrace.kernels import AttentionBatch, paged_attention, write_kv
+
+from .gpu_report import Row
+from .gpu_timing import copy_rate, matmul_rate, random_tensor, seconds
+
+HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
+"""Of Llama 3.1 8B."""
+SCALE = HEAD_DIM**-0.5
+DTYPE = torch.bfloat16
+
+
+def check_decode(device: torch.device, *, quick: bool) -> Iterator[Row]:
+    """Decode attention and cache writes over the copy rate; attention beside SDPA on contiguous K and V."""
+    rate = copy_rate(device)
+    yield Row("copy", f"{rate / 1e12:.3g} TB/s", "read and written")
+    batches = (1, 4) if quick else (1, 8, 32, 64, 128, 256)
+    contexts = (128,) if quick else (1024, 4096, 16384, 32768)
+    caches = _caches(max(batches) * max(contexts), device)
+    for context in contexts:
+        for batch in batches:
+            yield from _decode_rows(caches, batch, context, rate, device)
+    for tokens in (1, 16) if quick else (1, 64, 256, 1024, 8192):
+        yield _write_row(caches, tokens, rate, device)
+
+
+def check_prefill(device: torch.device, *, quick: bool) -> Iterator[Row]:
+    """Prefill attention over the matmul rate, and beside SDPA."""
+    rate = matmul_rate(device)
+    yield Row("matmul", f"{rate / 1e12:.4g} TFLOP/s", "bfloat16")
+    for length in (128,) if quick else (1024, 4096, 8192, 16384):
+        caches = _caches(length, device)
+        query = random_tensor(length, HEADS, HEAD_DIM, dtype=DTYPE, device=device)
+        batch = _batch(1, length, queries=length, device=device)
+        out = torch.empty_like(query)
+        time = seconds(
+            lambda: paged_attention(query, *caches, batch, scale=SCALE, out=out),  # noqa: B023
+            device,
+        )
+        flops = 4.0 * HEADS * HEAD_DIM * length * (length + 1) / 2
+        achieved = flops / time
+        yield Row(
+            f"attention, prompt of {length}",
+            f"{achieved / 1e12:.4g} TFLOP/s",
+            f"of {rate / 1e12:.4g} TFLOP/s",
+            achieved / rate,
+            ">= 0.6" if length >= 8192 else "",
+        )
+        queries = query.view(1, length, HEADS, HEAD_DIM).transpose(1, 2)
+        keys, values = (cache.view(1, KV_HEADS, length, HEAD_DIM) for cache in caches)
+        yield _sdpa_row(f"attention, prompt of {length}", time, queries, keys, values, causal=True)
+
+
+def _decode_rows(
+    caches: tuple[Tensor, Tensor], batch: int, context: int, rate: float, device: torch.device
+) -> Iterator[Row]:
+    query = random_tensor(batch, HEADS, HEAD_DIM, dtype=DTYPE, device=device)
+    out = torch.empty_like(query)
+    sequences = _batch(batch, context, queries=1, device=device)
+    time = seconds(lambda: paged_attention(query, *caches, sequences, scale=SCALE, out=out), device)
+    read = 2 * batch * context * KV_HEADS * HEAD_DIM * DTYPE.itemsize
+    achieved = read / time
+    case = f"attention, {batch} sequences of {context}"
+    yield Row(
+        case,
+        f"{achieved / 1e12:.3g} TB/s",
+        f"{time * 1e6:.1f} us, over the copy's",
+        achieved / rate,
+        ">= 0.85" if batch >= 32 and context >= 4096 else "",
+    )
+    used = batch * context // BLOCK_SIZE
+    keys, values = (cache[:used].view(batch, KV_HEADS, context, HEAD_DIM) for cache in caches)
+    yield _sdpa_row(case, time, query.unsqueeze(2), keys, values, causal=False)
+
+
+def _sdpa_row(case: str, time: float, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Row:
+    case = f"{case}, to SDPA's"
+    try:
+        other = seconds(
+            lambda: scaled_dot_product_attention(
+                query, key, value, is_causal=causal, scale=SCALE, enable_gqa=True
+            ),
+            query.device,
+        )
+    except torch.OutOfMemoryError:  # where it repeats keys and values for each query head
+        return Row(case, f"{time * 1e6:.1f} us", "out of memory")
+    target = "<= 1" if query.is_cuda else ""
+    return Row(case, f"{time * 1e6:.1f} us", f"{other * 1e6:.1f} us", time / other, target)
+
+
+def _write_row(caches: tuple[Tensor, Tensor], tokens: int, rate: float, device: torch.device) -> Row:
+    key, value = (random_tensor(tokens, KV_HEADS, HEAD_DIM, dtype=DTYPE, device=device) for _ in range(2))
+    slots = torch.randperm(caches[0].shape[0] * BLOCK_SIZE, device=device)[:tokens]
+    time = seconds(lambda: write_kv(key, value, *caches, slots), device)
+    achieved = 4 * key.numel() * key.element_size() / time
+    timing = f"{time * 1e6:.1f} us, over the copy's"
+    return Row(f"K/V write, {tokens} tokens", f"{achieved / 1e12:.3g} TB/s", timing, achieved / rate)
+
+
+def _caches(tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    shape = (tokens // BLOCK_SIZE, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+    keys = random_tensor(*shape, dtype=DTYPE, device=device)
+    return keys, random_tensor(*shape, dtype=DTYPE, device=device)
+
+
+def _batch(sequences: int, length: int, *, queries: int, device: torch.device) -> AttentionBatch:
+    """Sequences whose blocks lie all over the cache."""
+    blocks = torch.randperm(sequences * length // BLOCK_SIZE, device=device)
+    return AttentionBatch(
+        query_start=torch.arange(0, sequences * queries + 1, queries, dtype=torch.int32, device=device),
+        lengths=torch.full((sequences,), length, dtype=torch.int32, device=device),
+        block_table=blocks.int().view(sequences, -1),
+        max_query=queries,
+        max_length=length,
+    )
