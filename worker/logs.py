@@ -49,10 +49,13 @@ def configure(log_format: LogFormat, level: LogLevel) -> None:
 def without_password(url: str) -> str:
     """A Redis URL that may be shown."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
+    query = "&".join(
+        field if "password" not in field.partition("=")[0] else f"{field.partition('=')[0]}=***"
+        for field in parts.query.split("&")
+    )
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    shown = parts.netloc if parts.password is None else f"{parts.username or ''}:***@{host}"
+    return urlunsplit(parts._replace(netloc=shown, query=query))
 
 
 def _room(logger: str) -> str:

@@ -48,11 +48,13 @@ class RedisServer:
         durable: bool = False,
         fsync: Literal["always", "everysec"] = "always",
         options: Mapping[str, str] | None = None,
+        sentinel: bool = False,
     ) -> None:
         self.kind: Kind = kind
         self.folder = folder
         self.durable = durable
         self.options = dict(options or {})
+        self.sentinel = sentinel
         self.fsync = fsync
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,7 +114,12 @@ class RedisServer:
             "appendfsync": self.fsync if self.durable else "no",
             **self.options,
         }
-        arguments = [text for name, value in options.items() for text in (f"--{name}", value)]
+        if self.sentinel:  # it takes its settings from a file, which it writes to
+            file = self.folder / "sentinel.conf"
+            file.write_text(f"port {port}\nbind 127.0.0.1\ndir {self.folder}\n")
+            arguments = [str(file), "--sentinel"]
+        else:
+            arguments = [text for name, value in options.items() for text in (f"--{name}", value)]
         with (self.folder / "server.log").open("ab") as log:
             return subprocess.Popen(
                 [BINARIES[self.kind], *arguments], stdout=log, stderr=subprocess.STDOUT, cwd=self.folder
