@@ -113,7 +113,7 @@ export class LiveView {
     setText(byId("live-first-count"), count(first.count));
     const total = (field) => system.workers.reduce((sum, worker) => sum + worker[field], 0);
     setText(byId("live-running"), count(total("running")));
-    setText(byId("live-waiting"), `${plural(total("waiting"), "sequence")} to be admitted`);
+    setText(byId("live-waiting"), `${count(total("waiting"))} waiting for a place`);
     const used = system.blocks_total - system.blocks_free;
     setText(byId("live-cache"), system.blocks_total ? percent(used / system.blocks_total) : "–");
     setText(byId("live-blocks"), `${count(used)} of ${plural(system.blocks_total, "block")}`);

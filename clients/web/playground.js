@@ -39,7 +39,7 @@ export class Playground {
       this.send();
     });
     this.#form.addEventListener("change", () => this.#showMode());
-    byId("stop").addEventListener("click", () => this.stop());
+    byId("stop-request").addEventListener("click", () => this.stop());
     byId("new").addEventListener("click", () => this.clear());
     byId("copy").addEventListener("click", () => this.#copy());
     addEventListener("hashchange", () => this.resume());
@@ -210,17 +210,15 @@ export class Playground {
     const { finish_reason: reason, usage, error } = done;
     const words = ENDS[reason] ?? reason;
     this.#showStatus(words, reason === "error" || reason === "expired" ? "failed" : "ended");
-    const cached = usage.cached_tokens ? `, ${count(usage.cached_tokens)} of them from the cache` : "";
-    setText(
-      byId("fact-tokens"),
-      `${count(usage.completion_tokens)} after ${count(usage.prompt_tokens)}${cached}`,
-    );
+    const cached = usage.cached_tokens ? ` (${count(usage.cached_tokens)} cached)` : "";
+    setText(byId("fact-prompt"), `${count(usage.prompt_tokens)}${cached}`);
+    setText(byId("fact-tokens"), count(usage.completion_tokens));
     this.#announcer.finish(`${words}, after ${plural(usage.completion_tokens, "token")}.`);
     if (error) showProblem(new api.Problem(400, error), {});
     try {
       const { timings } = await api.state(id);
       if (this.#request !== id || timings.created === null) return;
-      if (timings.claimed !== null) setText(byId("fact-queue"), milliseconds(timings.claimed - timings.created));
+      if (timings.started !== null) setText(byId("fact-queue"), milliseconds(timings.started - timings.created));
       if (timings.first_token !== null && this.#timing.firstToken === null) {
         setText(byId("fact-first"), milliseconds(timings.first_token - timings.created));
       }
@@ -268,7 +266,7 @@ export class Playground {
     setText(byId("fact-p95"), p95);
     const scale = scaleOf(this.#timing);
     setText(byId("strip-scale"), scale && `full height: ${scale}`);
-    if (!this.#timing.tokens) setText(byId("fact-queue"), "–");
+    if (!this.#timing.tokens) for (const fact of ["fact-queue", "fact-prompt"]) setText(byId(fact), "–");
   }
 
   #showAddress(id) {
@@ -289,6 +287,7 @@ export class Playground {
     const isChat = this.#form.elements.mode.value === "chat";
     byId("system-field").hidden = !isChat;
     setText(byId("prompt-label"), isChat ? "Message" : "Prompt");
+    byId("prompt").placeholder = isChat ? "How does a water wheel work?" : "The water from the mill stream";
   }
 
   #showStatus(words, kind) {
@@ -301,7 +300,7 @@ export class Playground {
   #showButtons() {
     const { busy } = this;
     byId("send").disabled = busy;
-    byId("stop").disabled = !busy;
+    byId("stop-request").disabled = !busy;
     byId("output").setAttribute("aria-busy", String(busy));
   }
 }

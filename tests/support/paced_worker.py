@@ -20,6 +20,8 @@ class PacedWorker:
     """``pause`` is the least time of an engine step, in seconds; it may be changed at any time."""
 
     pause: float = 0.0
+    failures: list[BaseException] = field(default_factory=list)
+    """What has ended the worker before its time."""
     _engine: Engine | None = field(default=None, repr=False)
 
     @property
@@ -43,7 +45,6 @@ def paced_worker(url: str, folder: Path, **settings: Any) -> Iterator[PacedWorke
     """Serves ``folder`` as ``tiny`` until the block ends; then what is left is finished and checked."""
     worker = PacedWorker()
     started, leave = threading.Event(), threading.Event()
-    failures: list[BaseException] = []
 
     async def serve() -> None:
         async with live_worker(url, folder, observe=worker.observe, **settings) as assembly:
@@ -55,14 +56,14 @@ def paced_worker(url: str, folder: Path, **settings: Any) -> Iterator[PacedWorke
         try:
             anyio.run(serve)
         except BaseException as error:
-            failures.append(error)
+            worker.failures.append(error)
             started.set()
 
     thread = threading.Thread(target=run, name="paced worker", daemon=True)
     thread.start()
     started.wait(120)
-    if failures:
-        raise failures[0]
+    if worker.failures:
+        raise worker.failures[0]
     try:
         yield worker
     finally:
@@ -70,5 +71,5 @@ def paced_worker(url: str, folder: Path, **settings: Any) -> Iterator[PacedWorke
         leave.set()
         thread.join(60)
         assert not thread.is_alive(), "the worker does not stop"
-    if failures:
-        raise failures[0]
+    if worker.failures:
+        raise worker.failures[0]
