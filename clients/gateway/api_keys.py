@@ -143,7 +143,7 @@ def make_key(tenant: str, **limits: Any) -> tuple[str, str]:
 
 def _read(path: Path) -> dict[str, _Entry]:
     try:
-        entries = _validated(_File, tomllib.loads(path.read_text())).key
+        entries = _validated(_File, tomllib.loads(path.read_text(encoding="utf-8"))).key
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     by_id = {entry.id: entry for entry in entries}

@@ -13,7 +13,7 @@ from .gateway import make_gateway
 from .guard import Guard
 from .observation import Observation
 from .openapi import openapi_document
-from .pages import make_pages, web_folder
+from .pages import page_routes, web_folder
 from .routes import batches, completions, events, files, health, jobs, models, requests, socket, system
 from .settings import GatewaySettings
 from .tracing import begin_unrecorded, recorder
@@ -55,7 +55,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     rooms = (completions, models, jobs, requests, events, files, batches, socket, system, health)
     for room in rooms:
         app.include_router(room.router)
-    app.mount("/", make_pages(web_folder()))
+    app.router.routes.extend(page_routes(web_folder()))
     # The last one added is the outermost.
     app.add_middleware(Guard, gateway=gateway)
     if settings.cors_origins:

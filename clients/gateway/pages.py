@@ -4,7 +4,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -33,11 +32,12 @@ def web_folder() -> Path | None:
     return folder if (folder / "index.html").is_file() else None
 
 
-def make_pages(folder: Path | None) -> ASGIApp:
-    """The page and its files; without a folder, a few words in its place."""
+def page_routes(folder: Path | None) -> list[Route]:
+    """The page and its files, which lie beside each other; without a folder, a few words in its place."""
     if folder is None:
-        return Starlette(routes=[Route("/", _words)])
-    return _Secured(StaticFiles(directory=folder, html=True))
+        return [Route("/", _words)]
+    pages = _Secured(StaticFiles(directory=folder, html=True))
+    return [Route("/", pages), Route("/{name}", pages)]
 
 
 async def _words(_request: object) -> JSONResponse:

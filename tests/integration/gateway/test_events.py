@@ -2,8 +2,10 @@
 
 import json
 import random
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -272,3 +274,33 @@ def test_failure_in_the_middle_of_a_stream(http: httpx.Client, worker: FakeWorke
         worker.finish(request.id, "error", error=ErrorInfo("boom", "it broke"))
         assert json.loads(next(frames).data)["error"]["message"] == "it broke"
         assert list(frames) == []
+
+
+def test_a_reader_that_takes_nothing_is_left_and_can_come_back(redis_url: str, worker: FakeWorker) -> None:
+    piece = "0123456789" * 1000
+    with (
+        running_gateway(redis_url, write_timeout=0.5) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=60) as http,
+        socket.socket() as stuck,
+    ):
+        request_id = http.post("/v1/requests", json={"model": "m", "prompt": "x"}).json()["id"]
+        worker.claim(request_id)
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+        stuck.sendall(f"GET /v1/requests/{request_id}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert b"200 OK" in stuck.recv(100)
+        for _ in range(600):
+            worker.emit(request_id, piece)
+        while len(gateway.gateway.slots):
+            threading.Event().wait(0.02)
+        worker.finish(request_id)
+        received = 0
+        with suppress(ConnectionResetError):
+            while data := stuck.recv(1 << 16):
+                received += len(data)
+        assert received < 5_000_000, "what it did not read was not kept for it"
+        half = 300 * len(piece)
+        rest = "".join(
+            json.loads(event.data).get("text", "") for event in events(http, request_id, f"300.{half}")
+        )
+        assert len(rest) == half
