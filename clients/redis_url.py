@@ -98,6 +98,7 @@ def time_limits(timeout: float) -> dict[str, Any]:
         "socket_connect_timeout": min(timeout, 5.0),
         "socket_keepalive": True,
         "retry": Retry(NoBackoff(), 0),
+        "driver_info": None,  # an account may lack the right to say which library it uses
     }
 
 
