@@ -2,7 +2,7 @@
 
 import sys
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,10 +23,10 @@ class _Finder:
 
 
 def make_importable() -> None:
-    """Let ``import headrace.kernels`` and the like find this checkout, unless headrace is installed."""
+    """Let ``import headrace.kernels`` and the like find this checkout, installed or not."""
     # Started with -m, Python also looks here, where transformers would take our folder kernels for the
     # package of that name.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
-    if find_spec("headrace") is None:
+    if "headrace" not in sys.modules:
         sys.modules["headrace"] = module_from_spec(ModuleSpec("headrace", None, is_package=True))
-        sys.meta_path.append(_Finder)
+        sys.meta_path.insert(0, _Finder)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +85,12 @@ def collect(name: str, device: str, *, quick: bool, limit: float) -> tuple[float
 
 def describe(device: str) -> dict[str, str]:
     """The device and the versions that the figures are of."""
-    import torch
-    import transformers
-
-    found = {"torch": torch.__version__, "transformers": transformers.__version__, "device": device}
+    found = {name: version(name) for name in ("torch", "triton", "transformers")} | {"device": device}
     if device == "cuda":
+        import torch
+
         found["device"] = torch.cuda.get_device_name()
-    try:
-        import triton
-    except ImportError:
-        return found
-    return found | {"triton": triton.__version__}
+    return found
 
 
 def main() -> int:
