@@ -71,7 +71,8 @@ class Injector:
         self._dice = dice
         self._count = count
         self._lease: float = settings["lease"]
-        self._expected: dict[WorkerProcess, int] = {}
+        self._told: dict[WorkerProcess, set[int]] = {}
+        """The exit statuses that a worker may have after what was done to it."""
         self._file_sizes: list[tuple[Path, int]] = []
         self._looked_at: set[WorkerProcess] = set()
 
@@ -96,7 +97,8 @@ class Injector:
     async def stop_all(self) -> None:
         """Drain every worker."""
         alive = self._workers.alive
-        self._expected |= dict.fromkeys(alive, 0)
+        for worker in alive:
+            self._tell(worker, 0)
         async with asyncio.timeout(_EXITS):
             await asyncio.gather(*(worker.stop() for worker in alive))
         self._account()
@@ -108,12 +110,15 @@ class Injector:
                 continue
             self._looked_at.add(worker)
             status = worker.exited.result()
-            if status == self._expected.get(worker, -signal.SIGKILL):
-                self.poison_kills += worker not in self._expected
-            elif status == -signal.SIGKILL:
+            if status in self._told.get(worker, ()):
+                continue
+            if status == -signal.SIGKILL:
                 self.poison_kills += 1
             else:
                 self.problems.append(f"worker {worker.name} ended with status {status}")
+
+    def _tell(self, worker: WorkerProcess, status: int) -> None:
+        self._told.setdefault(worker, set()).add(status)
 
     def _victim(self) -> WorkerProcess | None:
         alive = self._workers.alive
@@ -122,7 +127,7 @@ class Injector:
     async def _kill(self) -> None:
         if victim := self._victim():
             await self._note_requests(victim)
-            self._expected[victim] = -signal.SIGKILL
+            self._tell(victim, -signal.SIGKILL)
             await victim.kill()
         await asyncio.sleep(self._dice.uniform(0.0, 0.3))
         await self.staff()
@@ -152,7 +157,7 @@ class Injector:
         if victim := self._victim():
             twice = self._dice.random() < 0.3
             await victim.ready.wait()
-            self._expected[victim] = 0
+            self._tell(victim, 0)
             victim.send(signal.SIGTERM)
             if twice:
                 await asyncio.sleep(0.1)
