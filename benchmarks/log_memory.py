@@ -2,8 +2,8 @@
 
     python -m benchmarks.log_memory [--tokens 50 200 1000 4000] [--per-event 1]
 
-Writes logs with the worker's own scripts on a real server of each kind there is, and asks ``MEMORY USAGE``. Tokens
-are random ids below 262,144 with four characters of text each, ``--per-event`` of them an event.
+Writes logs with the worker's own scripts on a real server of each kind there is, and asks ``MEMORY USAGE``.
+Tokens are random ids below 262,144 with four characters of text each, ``--per-event`` of them an event.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def measure(client: redis.Redis, tokens: int, per_event: int) -> tuple[int, int,
     """Bytes of the log while running, of the log once rewritten, and of the state at both times."""
     client.flushall()
     state, log, channel = (name("r" * 32) for name in (KEYS.request, KEYS.events, KEYS.channel))
-    run(client, CLAIM, [state, log], ["1700000000000-0", 16, 1, "worker-1.abcd1234", "m", "", TTL, 5])
+    run(client, CLAIM, [state, log], ["1700000000000-0", 16, 1, "worker-1.abcd1234", "m", "", TTL, 5, 5, 1])
     chance = random.Random(0)
     ids = [chance.randrange(262_144) for _ in range(tokens)]
     text = "".join(chance.choices("abcdefghij ", k=4 * tokens))
