@@ -21,7 +21,7 @@ async def keep_one_running(workers: WorkerProcesses, url: str) -> None:
     settings = {"redis": url, "lease": 0.5, "max_attempts": ATTEMPTS, "max_sequences": 8}
     while True:
         worker = await workers.start(settings, step_seconds=0.01)
-        await worker.exited
+        await worker.wait()
 
 
 async def test_poison_is_given_up_and_takes_no_neighbour_with_it(

@@ -38,13 +38,17 @@ class WorkerProcess:
 
     async def kill(self) -> None:
         self.send(signal.SIGKILL)
-        await self.exited
+        await self.wait()
 
     async def stop(self) -> int:
         """SIGTERM once it is ready, and its exit status."""
         await self.ready.wait()
         self.send(signal.SIGTERM)
-        return await self.exited
+        return await self.wait()
+
+    async def wait(self) -> int:
+        """Its exit status, once it has ended. Giving up waiting does not end it."""
+        return await asyncio.shield(self.exited)
 
 
 class WorkerProcesses:
