@@ -2,11 +2,13 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..engine.engine import Engine
-from ..engine.step import Step
 from .demo_prompts import DemoPrompt
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
+    from ..engine.step import Step
 
 _RATE_WINDOW = 4.0
 
@@ -58,7 +60,7 @@ class Record:
     """Text that the last step brought, by request."""
     recent: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
 
-    def observe(self, step: Step, engine: Engine) -> None:
+    def observe(self, step: "Step", engine: "Engine") -> None:
         """Note one engine step."""
         status = engine.status
         self.blocks_total = status.blocks_total

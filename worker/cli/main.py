@@ -3,6 +3,7 @@
 import typer
 
 from ...clients.cli.dead import dead
+from ...clients.cli.gateway import gateway, gateway_key
 from ...clients.cli.submit import submit
 from ...clients.cli.top import top
 from .demo import demo
@@ -24,6 +25,8 @@ app = typer.Typer(
 app.command(rich_help_panel="See it")(demo)
 app.command(rich_help_panel="Serve")(up)
 app.command(rich_help_panel="Serve")(worker)
+app.command(rich_help_panel="Serve")(gateway)
+app.command("gateway-key", rich_help_panel="Serve")(gateway_key)
 app.add_typer(model, name="model", rich_help_panel="Serve")
 app.command(rich_help_panel="Use")(submit)
 app.command(rich_help_panel="Use")(top)

