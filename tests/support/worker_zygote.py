@@ -1,9 +1,9 @@
 """Forks workers on request: each is a process of its own, and starts without the seconds that imports take.
 
 Run with ``simulated`` or ``real``: what the workers serve. Reads one JSON object a line, the keyword
-arguments of ``serve``, and answers ``{"pid": ...}``; ``{"ready": pid}`` follows once that worker takes requests,
-and ``{"exited": pid, "status": n}`` when it has ended, n negative for the signal that killed it. Ends, with all
-its workers, when its input ends.
+arguments of ``serve``, and answers ``{"pid": ...}``; ``{"ready": pid}`` follows once that worker takes
+requests, and ``{"exited": pid, "status": n}`` when it has ended, n negative for the signal that killed it.
+Ends, with all its workers, when its input ends.
 """
 
 import json

@@ -1,6 +1,7 @@
 """From entries taken off the queue to claims that can be run; everything else is answered here."""
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,8 @@ from .settings import BrokerSettings, milliseconds
 
 log = logging.getLogger(__name__)
 
+_SUSPICIOUS = 2
+"""Attempts that ended in silence after which a request may be what kills its workers."""
 _LARGE = 64 << 10
 """Bytes of an entry from which it is decoded in a thread, beside the event loop."""
 
@@ -64,20 +67,52 @@ class Claimer:
         self._control = control
         self._clock = clock
         self._consumer = consumer
+        self._suspects: deque[_Read] = deque()
 
     async def claim(self, taken: Sequence[Held]) -> list[Claim]:
         """Claim what was taken, in one round trip; returns what is to be run, in the same order.
 
         Requests that were cancelled or expired in the queue, are invalid, or have used up their attempts are
         ended through the outbox. Repeats until Redis has decided about every entry.
+
+        Requests that may have killed their earlier workers are run one at a time: the others wait here,
+        unclaimed and not charged an attempt, so that they do not die with the one that did it.
         """
-        waiting = [read for held in taken if (read := await self._read(held)) is not None]
+        claims = await self._claim([read for held in taken if (read := await self._read(held)) is not None])
+        self._suspects = deque(read for read in self._suspects if self._holdings.has(read.held))
+        while self._suspects and not self._runs_a_suspect():
+            claims += await self._claim([self._suspects.popleft()], suspects=True)
+        return claims
+
+    @property
+    def waiting_suspects(self) -> int:
+        """Requests that wait for the one suspect that runs."""
+        return len(self._suspects)
+
+    @property
+    def may_claim_a_suspect(self) -> bool:
+        return bool(self._suspects) and not self._runs_a_suspect()
+
+    def drop_suspects(self) -> None:
+        """Leave those that wait to others: the next heartbeat finds them to be strays."""
+        while self._suspects:
+            self._holdings.forget(self._suspects.popleft().held)
+
+    def _runs_a_suspect(self) -> bool:
+        return any(
+            held.suspect and held.output is not None and held.output.ending is None
+            for held in self._holdings.requests.values()
+        )
+
+    async def _claim(self, waiting: list[_Read], *, suspects: bool = False) -> list[Claim]:
         claims: list[Claim] = []
         backoff = Backoff()
         failing = False
         while waiting:
             try:
-                replies: list[Any] = await self._connection.batch([self._call(read) for read in waiting])
+                replies: list[Any] = await self._connection.batch(
+                    [self._call(read, suspects=suspects) for read in waiting]
+                )
             except FAILURES as error:
                 replies = [error] * len(waiting)
             undecided: list[_Read] = []
@@ -121,7 +156,7 @@ class Claimer:
             return _Read(held, request.id, request, RequestError("model", problem, request.id))
         return _Read(held, request.id, request, None)
 
-    def _call(self, read: _Read) -> Call:
+    def _call(self, read: _Read, *, suspects: bool) -> Call:
         settings, entry = self._settings, read.held.entry
         keys = [settings.keys.request(read.request_id), settings.keys.events(read.request_id)]
         deadline = read.request.deadline if read.request is not None else None
@@ -136,6 +171,8 @@ class Claimer:
                 "" if deadline is None else deadline,
                 milliseconds(settings.request_ttl),
                 settings.max_attempts,
+                _SUSPICIOUS,
+                int(suspects),
             ],
         )
 
@@ -151,6 +188,8 @@ class Claimer:
             log.info("entry %s: request %s is another entry's; passed over", held.entry.id, read.request_id)
             self._counters.duplicates += 1
             self._outbox.settle(held)
+        elif verdict == "suspect":
+            self._suspects.append(read)
         elif verdict == "stale":
             # Not settled: if this consumer is its owner after all, the entry comes back by a sweep.
             log.warning("request %s: delivered to another worker meanwhile", read.request_id)
@@ -188,6 +227,7 @@ class Claimer:
             self._fail(held, end, "log_damaged", f"its event log cannot be continued: {damage}")
         else:
             held.body = None
+            held.suspect = attempts > _SUSPICIOUS
             self._control.watch(held)
             self._counters.resumed += resumed is not None
             waited = max(0, now - int(held.entry.id.partition("-")[0]))

@@ -99,6 +99,8 @@ class Held:
     """Redis has the request's end; the entry is about to leave the queue."""
     running: bool = False
     """The serve loop has it."""
+    suspect: bool = False
+    """It may be what killed its earlier workers."""
     end: FinishReason | None = None
     """Why the serve loop has been told to end it."""
 
@@ -117,6 +119,9 @@ class Holdings:
             return None
         held = self.entries[key] = Held(entry, body)
         return held
+
+    def has(self, held: Held) -> bool:
+        return self.entries.get((held.entry.stream, held.entry.id)) is held
 
     def claimed(self, held: Held, request_id: str, epoch: int, output: Output) -> None:
         held.request_id, held.epoch, held.output = request_id, epoch, output

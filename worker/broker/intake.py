@@ -66,7 +66,9 @@ class Intake:
         """
         self._room = room
         self._spent = waiting + len(self._claims) + len(self._unclaimed)
-        if any(now > before for now, before in zip(self._available(), self._left, strict=True)):
+        if self._claimer.may_claim_a_suspect or any(
+            now > before for now, before in zip(self._available(), self._left, strict=True)
+        ):
             self._wake_up()
 
     async def next_claim(self) -> Claim:
@@ -116,10 +118,11 @@ class Intake:
             while not self._stopped:
                 self._wake = anyio.Event()
                 await self._connection.retrying("taking requests", self.pull)
-                if self.pulled:
+                if self.pulled or self._claimer.may_claim_a_suspect:
                     await self.claim()
                 else:
                     await self._until_woken()
+            self._claimer.drop_suspects()
             tasks.cancel_scope.cancel()
 
     @property
@@ -139,7 +142,7 @@ class Intake:
         """
         async with self._lock:
             try:
-                if self._orphans.seconds_until_due(self._available()) == 0 and not self._stopped:
+                if self._until_sweep() == 0 and not self._stopped:
                     self._took(await self._orphans.sweep(self._available()))
                     await self._orphans.prune()
                 if any(self._available()) and not self._stopped:
@@ -164,9 +167,15 @@ class Intake:
         self._handed_out = anyio.Event()
 
     async def _until_woken(self) -> None:
-        until_sweep = self._orphans.seconds_until_due(self._available())
+        until_sweep = self._until_sweep()
         with anyio.move_on_after(None if until_sweep is None else max(0.01, until_sweep)):
             await self._wake.wait()
+
+    def _until_sweep(self) -> float | None:
+        """Seconds; None while there is no room, or while orphans taken before still wait to be claimed."""
+        if self._claimer.waiting_suspects:
+            return None
+        return self._orphans.seconds_until_due(self._available())
 
     def _available(self) -> Room:
         high, normal, low = (max(0, room - self._spent) for room in self._room)

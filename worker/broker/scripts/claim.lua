@@ -1,13 +1,15 @@
 -- Claim a request for one worker: from here on only that worker, in this epoch, may write to its keys.
 --
 -- KEYS: request hash, event log
--- ARGV: queue entry id, number of its stream, times delivered, consumer, model, deadline in ms or '', TTL ms, most attempts
+-- ARGV: queue entry id, number of its stream, times delivered, consumer, model, deadline in ms or '', TTL ms,
+--       most attempts, attempts after which a request is a suspect, 1 if a suspect may be claimed
 -- Returns {verdict, now ms, ...}
 --   'run' | 'cancelled' | 'expired' | 'poison', now, epoch, attempts, logged tokens, {event, ...}
 --     claimed; in the last three cases the caller ends the request without running it
 --   'finished', now, dead-letter error or ''     this entry's request has ended; only settling it is left
 --   'duplicate', now                             another entry has started or ended the request
 --   'stale', now                                 the entry has been delivered to someone else since
+--   'suspect', now                               not claimed: it may be what killed its earlier workers
 --
 -- Field `entry` is the client's note of what it enqueued last; `claimed` is the entry that started the request,
 -- with its stream, since entries of different streams may have equal ids.
@@ -15,6 +17,7 @@
 local place, deliveries = ARGV[2] .. '/' .. ARGV[1], tonumber(ARGV[3])
 local consumer, model = ARGV[4], ARGV[5]
 local deadline, ttl, most = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
+local suspicious, suspects = tonumber(ARGV[9]), ARGV[10] == '1'
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -31,10 +34,17 @@ if status == 'finished' then
 end
 if claimed and claimed ~= place then return {'duplicate', now} end
 if claimed and deliveries < delivered then return {'stale', now} end
-if not status then redis.call('DEL', KEYS[2]) end
 
 -- The same delivery claimed twice is a repetition whose first reply was lost.
-if not (status == 'running' and state[6] == consumer and deliveries == delivered) then
+local repeated = status == 'running' and state[6] == consumer and deliveries == delivered
+local verdict = 'run'
+if state[7] then verdict = 'cancelled'
+elseif deadline and now >= deadline then verdict = 'expired'
+elseif attempts + (repeated and 0 or 1) > most then verdict = 'poison'
+elseif not repeated and attempts >= suspicious and not suspects then return {'suspect', now} end
+
+if not status then redis.call('DEL', KEYS[2]) end
+if not repeated then
   epoch = epoch + 1
   attempts = attempts + 1
   redis.call('HSET', KEYS[1], 'status', 'running', 'epoch', epoch, 'attempts', attempts, 'worker', consumer,
@@ -53,8 +63,4 @@ for _, item in ipairs(redis.call('XRANGE', KEYS[2], '-', '+')) do
   end
 end
 
-local verdict = 'run'
-if state[7] then verdict = 'cancelled'
-elseif deadline and now >= deadline then verdict = 'expired'
-elseif attempts > most then verdict = 'poison' end
 return {verdict, now, epoch, attempts, tonumber(state[8] or '0'), events}
