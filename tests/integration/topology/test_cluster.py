@@ -1,12 +1,16 @@
 """Client and worker against a Redis Cluster: requests and models on different nodes, and slots that move."""
 
+import json
 from collections.abc import Iterator
 
 import anyio
+import httpx
 import pytest
 from counting_worker import MODEL, CountingEngine, CountingWorker, settings, text_of, until
+from gateway_server import running_gateway
 from redis_cluster import ThreeMasters, three_masters
 from redis_servers import BINARIES, Kind
+from waiting import eventually
 
 from headrace.clients import AsyncClient, Delta, Done
 from headrace.clients.overview import Monitor
@@ -167,4 +171,42 @@ async def test_queues_and_workers_are_found_on_whichever_node(cluster: ThreeMast
                 }
                 if [worker.name for worker in overview.workers] == ["seen"] and waiting.get("other") == 1:
                     break
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_gateway_answers_and_works_through_a_batch(cluster: ThreeMasters) -> None:
+    body = {"model": MODEL, "prompt": "p", "max_tokens": 4}
+    lines = [
+        {"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body}
+        for number in range(5)
+    ]
+    data = "\n".join(map(json.dumps, lines)).encode()
+    async with (
+        open_broker(settings(cluster.url, lease=30), record=lambda: {"version": "1"}) as broker,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(CountingWorker(broker).serve)
+        with running_gateway(cluster.url) as gateway:
+            async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
+
+                async def is_seen() -> bool:
+                    return MODEL in (await http.get("/v1/models")).text
+
+                await eventually(is_seen)
+                reply = await http.post("/v1/completions", json=body)
+                assert reply.json()["usage"]["completion_tokens"] == 4, reply.text
+                upload = {"file": ("in.jsonl", data)}
+                sent = await http.post("/v1/files", files=upload, data={"purpose": "batch"})
+                order = {
+                    "input_file_id": sent.json()["id"],
+                    "endpoint": "/v1/completions",
+                    "completion_window": "24h",
+                }
+                batch = (await http.post("/v1/batches", json=order)).json()
+
+                async def completed() -> bool:
+                    shown = (await http.get(f"/v1/batches/{batch['id']}")).json()
+                    return shown["status"] == "completed" and shown["request_counts"]["completed"] == 5
+
+                await eventually(completed)
         tasks.cancel_scope.cancel()
