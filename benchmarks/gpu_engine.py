@@ -10,6 +10,7 @@ import torch
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.iteration import Iteration, Launched, Runner
 from headrace.worker.engine.sequence import SamplingParams, Sequence
+from headrace.worker.model.fused_layers import fuse_layers
 from headrace.worker.model.loader import LoadedModel
 
 from .gpu_models import LLAMA_8B, QWEN_06B, TINY, Limits, build, make_engine, make_runner
@@ -49,6 +50,7 @@ def _check(shape: Model, device: torch.device, *, quick: bool) -> Iterator[Row]:
     limits = Limits(max(batches), max_model_len=prompt + steps + 64, max_batched_tokens=8192)
     rates = Device("measured", copy_rate(device), matmul_rate(device))
     loaded = build(shape, torch.bfloat16 if on_gpu else torch.float32, device)
+    fuse_layers(loaded.model)
     case = Case(shape, loaded, limits, rates, prompt, steps)
     # One after the other: a runner connects the model's layers to its own cache.
     for graphs in (True, False) if on_gpu else (False,):

@@ -8,6 +8,7 @@ import torch
 
 from headrace.worker.engine.sequence import SamplingParams, Sequence
 from headrace.worker.engine.step import Finished
+from headrace.worker.model.fused_layers import fuse_layers
 from headrace.worker.model.loader import LoadedModel
 
 from .gpu_models import Limits, build, make_engine, make_runner, spread
@@ -40,6 +41,7 @@ def check_tokens(device: torch.device, *, quick: bool) -> Iterator[Row]:
     expected = _serve(on_cpu, prompts, Mode(graphs=False, overlap=False), logprobs_of_every=1)
     loaded = build(SMALL, torch.float32, device)
     loaded.model.load_state_dict(on_cpu.model.state_dict())
+    fuse_layers(loaded.model)
     modes = [Mode(graphs, overlap) for graphs in (False, True) for overlap in (False, True)]
     for mode in modes if device.type == "cuda" else modes[1:2]:
         # Some rows ask for more than the likeliest token, so that both ways of sampling are taken.

@@ -19,6 +19,7 @@ from transformers import (
 
 from .attention import ATTENTION_NAME
 from .errors import UnservableModelError
+from .fused_layers import fuse_layers
 from .kv_tensors import KVLayer
 from .packed_linear import pack_linear_layers
 from .servable import check_class, check_config, probe_layers
@@ -86,7 +87,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a causal language model from a folder or the hub, with attention connected to nothing yet.
 
-    ``passes`` lets linear layers on a CPU be packed: faster, and equal up to rounding.
+    ``passes`` lets layers be replaced by faster ones, equal up to rounding: on a CPU linear layers with
+    packed weights, on a GPU norms and feed-forward layers of fewer kernels.
 
     Raises:
         UnservableModelError: the architecture cannot run over a paged cache, or there is no fast tokenizer.
@@ -111,8 +113,10 @@ def load_model(
     if not direct:
         nn.Module.to(model, device)
     loaded = prepare(source, model, tokenizer)
-    if passes:
+    if passes and device.type == "cpu":
         pack_linear_layers(model)
+    elif passes:
+        fuse_layers(model)
     return loaded
 
 
