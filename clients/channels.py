@@ -10,6 +10,7 @@ from typing import Any, Final
 import anyio
 import redis.asyncio
 import redis.exceptions
+from anyio.abc import TaskGroup
 from redis.asyncio.client import PubSub
 
 from .connection import Connection, pauses
@@ -18,6 +19,7 @@ MAX_MESSAGES: Final = 1024
 MAX_BYTES: Final = 1 << 20
 """What a mailbox holds at most. A reader slower than that reads the log instead."""
 
+_FORGOTTEN_AFTER: Final = 1.0
 _PING_AFTER: Final = 10.0
 """Seconds of silence on the connection before it is asked whether it is alive; as many to answer."""
 
@@ -188,15 +190,17 @@ class Channels:
             self._changed.set()
 
     async def aclose(self) -> None:
-        if self._task is not None:
+        while self._task is not None and not self._task.done():
+            # More than once: Python 3.11 forgets a cancellation that meets the end of what it waits for.
             self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+            await asyncio.wait([self._task], timeout=_FORGOTTEN_AFTER)
+        self._task = None
 
     async def _place_all(self) -> None:
         self._links.clear()
         self._placed.clear()
-        async with asyncio.TaskGroup() as tasks:
+        # anyio's: it goes on cancelling until all have ended, see ``aclose``.
+        async with anyio.create_task_group() as tasks:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
@@ -212,11 +216,11 @@ class Channels:
                         self._placed[channel] = self._link(server, tasks)
                         self._placed[channel].want(channel)
 
-    def _link(self, server: redis.asyncio.Redis, tasks: asyncio.TaskGroup) -> _Link:
+    def _link(self, server: redis.asyncio.Redis, tasks: TaskGroup) -> _Link:
         link = self._links.get(server)
         if link is None:
             link = self._links[server] = _Link(sharded=self._connection.location.publish == "SPUBLISH")
-            tasks.create_task(self._keep(link, server))
+            tasks.start_soon(self._keep, link, server)
         return link
 
     async def _keep(self, link: _Link, server: redis.asyncio.Redis) -> None:

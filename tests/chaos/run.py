@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -165,11 +165,7 @@ class _Run:
         except (AssertionError, TimeoutError) as problem:
             report.violations.append(f"{type(problem).__name__}: {problem}")
         finally:
-            for task in [*helpers, *self._following.values()]:
-                task.cancel()
-            for task in helpers:
-                with suppress(asyncio.CancelledError):
-                    await task
+            await _cancel([*helpers, *self._following.values()])
         report.seconds = time.monotonic() - start
         report.faults = injector.faults
         report.poison_kills = injector.poison_kills
@@ -245,3 +241,12 @@ class _Run:
 
     async def _queues_are_empty(self) -> bool:
         return not any([await self._direct.xlen(name) for name in Keys().queues(MODEL)])
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """Until they have ended: in Python 3.11 ``wait_for`` may forget a cancellation."""
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=1.0)
+        tasks = [task for task in tasks if not task.done()]

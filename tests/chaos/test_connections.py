@@ -1,5 +1,6 @@
 """What chaos found in the client's connection for channels."""
 
+import asyncio
 from typing import Any
 
 import anyio
@@ -40,3 +41,29 @@ async def test_a_connection_that_two_tasks_restore_at_once_counts_as_lost_and_is
                 redis_client.publish(CHANNEL, b"event")
                 assert await box.receive(30) == b"event"
     assert failures == 2
+
+
+async def test_closing_ends_even_when_a_cancellation_is_forgotten(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``asyncio.wait_for`` does that in Python 3.11, when a reply comes at the same moment."""
+    get_message = PubSub.get_message
+    forgotten = 0
+
+    async def get_message_and_forget(self: PubSub, *arguments: Any, **more: Any) -> Any:
+        nonlocal forgotten
+        try:
+            return await get_message(self, *arguments, **more)
+        except asyncio.CancelledError:
+            if forgotten:
+                raise
+            forgotten += 1
+            return None
+
+    monkeypatch.setattr(PubSub, "get_message", get_message_and_forget)
+    client = AsyncClient(redis_url, model="m")
+    with client.channels.open(CHANNEL):
+        await eventually(lambda: dict(redis_client.pubsub_numsub(CHANNEL))[CHANNEL.encode()] == 1)
+        with anyio.fail_after(30):
+            await client.aclose()
+    assert forgotten == 1
