@@ -83,3 +83,27 @@ def test_a_tenant_keeps_its_lane(tenant: str | None) -> None:
 def test_lanes_are_the_crc32_of_the_tenant() -> None:
     # 0xCBF43926 is the check value that the CRC-32 standards give for "123456789".
     assert [lane_of(tenant) for tenant in (None, "", "123456789")] == [0, 0, 0xCBF43926 % 16]
+
+
+NAMES = st.text("a0._:/@+-", min_size=1, max_size=6) | st.text("aA0._:/@+-{}*?[]\n é", max_size=12)
+
+
+@given(NAMES, NAMES, NAMES, NAMES)
+def test_models_and_namespaces_have_keys_of_their_own_or_are_refused(
+    namespace: str, model: str, other_namespace: str, other_model: str
+) -> None:
+    names: list[set[str]] = []
+    for one, served in ((namespace, model), (other_namespace, other_model)):
+        try:
+            keys = Keys(one)
+            made = {keys.service(served), keys.control(served), keys.dead(served), *keys.queues(served)}
+        except ValueError:
+            assert not re.fullmatch(r"[A-Za-z0-9._:/@+-]+", one) or not re.fullmatch(
+                r"[A-Za-z0-9._:/@+-]+", served
+            )
+            return
+        assert {key_slot(name.encode()) for name in made} == {key_slot(served.encode())}
+        assert all(name.startswith(f"{one}:") for name in made)
+        names.append(made)
+    assert names[0] == names[1] or names[0].isdisjoint(names[1])
+    assert (names[0] == names[1]) == ((namespace, model) == (other_namespace, other_model))
