@@ -160,6 +160,7 @@ class Injector:
             self._tell(victim, 0)
             victim.send(signal.SIGTERM)
             if twice:
+                self._tell(victim, -signal.SIGTERM)  # it may have drained, and no longer listen
                 await asyncio.sleep(0.1)
                 victim.send(signal.SIGTERM)
 
