@@ -25,6 +25,9 @@ async def check_logs(
         seen.setdefault(view.job.request.id, []).append(view)
     for name, job in jobs.items():
         try:
+            if not durable and seen.get(name) and not await server.exists(Keys().request(name)):
+                ended["forgotten"] += 1  # by Redis, after its end
+                continue
             view = await _check_log(server, job)
             assert view.done is not None
             ended[view.done.finish_reason] += 1

@@ -15,7 +15,7 @@ from headrace.clients.protocol import Done, Event, Keys, encode_request, lane_of
 from .views import View
 from .workload import Job, Subscriber
 
-_APPEARS = 60.0
+_APPEARS = 15.0
 
 
 async def submit(job: Job, client: AsyncClient, direct: redis.asyncio.Redis) -> None:
