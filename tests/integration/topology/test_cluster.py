@@ -116,6 +116,17 @@ async def test_a_request_is_cancelled_at_once_and_another_taken_over(cluster: Th
             tasks.cancel_scope.cancel()
 
 
+def is_followed(cluster: ThreeMasters, channel: str) -> bool:
+    """Somebody listens to it at the node that has it."""
+    with cluster.owner(channel).connect() as node:
+        return channel.encode() in node.execute_command("PUBSUB", "SHARDCHANNELS")
+
+
+def tokens_made(worker: CountingWorker, request_id: str) -> int:
+    one = worker.engine.running.get(request_id)
+    return 0 if one is None else len(one.tokens)
+
+
 async def test_slots_that_move_take_queue_and_streams_along(cluster: ThreeMasters) -> None:
     name = "moved"
     async with (
@@ -144,6 +155,7 @@ async def test_slots_that_move_take_queue_and_streams_along(cluster: ThreeMaster
             worker.engine.pause_at = 10
             await until(lambda: broker.counters.retries["down"] > 2)
         await until(lambda: len(seen) == 10)
+        await until(lambda: is_followed(cluster, KEYS.channel(name)))
         before = broker.counters.retries["down"]
         with cluster.moving(KEYS.service(MODEL)):
             worker.engine.pause_at = 15
@@ -158,7 +170,9 @@ async def test_slots_that_move_take_queue_and_streams_along(cluster: ThreeMaster
         assert (await next_one.result()).tokens == list(range(5))
         assert broker.counters.lost_claims == 0
         waiting = client.attach("meanwhile")
-        await until(lambda: waiting.id in worker.engine.running)
+        worker.engine.pause_at = 40  # without tokens, only a notice can tell of cancelling
+        await until(lambda: tokens_made(worker, waiting.id) >= 40)
+        await until(lambda: is_followed(cluster, KEYS.control(MODEL)))
         await waiting.cancel()  # the notice's channel has moved too
         with anyio.fail_after(9):
             assert (await waiting.result()).finish_reason == "cancelled"
