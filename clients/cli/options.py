@@ -11,7 +11,7 @@ RedisUrl = Annotated[
     typer.Option(
         "--redis",
         envvar="HEADRACE_REDIS",
-        help="Redis or Valkey: redis://, rediss:// (TLS) or unix:// URL, with user, password and database.",
+        help="Redis or Valkey: URL of redis, rediss (TLS), unix, redis+sentinel or redis+cluster.",
         metavar="URL",
         rich_help_panel=CONNECTION,
     ),

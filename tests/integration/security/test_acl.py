@@ -10,6 +10,7 @@ import pytest
 import redis
 from counting_worker import MODEL, CountingEngine, CountingWorker, settings, until
 from gateway_server import running_gateway
+from redis_cluster import three_masters
 from redis_servers import BINARIES, RedisServer, immortal_keys, running
 from waiting import eventually
 
@@ -81,6 +82,42 @@ async def test_producer_and_worker_do_all_of_their_work(guarded: RedisServer) ->
         assert not {"denied", "other"} & set(broker.counters.retries)
         tasks.cancel_scope.cancel()
     assert_nothing_was_refused(guarded)
+
+
+async def test_the_accounts_suffice_in_a_cluster(tmp_path: Path) -> None:
+    lines = [path.read_text().replace("CHANGE-ME", PASSWORD) for path in sorted(ACCOUNTS.glob("*.acl"))]
+    (tmp_path / "users.acl").write_text("".join(lines))
+    with three_masters("redis", tmp_path, {"aclfile": str(tmp_path / "users.acl")}) as cluster:
+
+        def url(account: str) -> str:
+            return cluster.url.replace("://", f"://headrace-{account}:{PASSWORD}@")
+
+        async with (
+            AsyncClient(url("producer"), model=MODEL, patience=5) as client,
+            open_broker(settings(url("worker")), record=lambda: {"model": MODEL}) as broker,
+            anyio.create_task_group() as tasks,
+        ):
+            worker = CountingWorker(broker, CountingEngine(pause_at=5))
+            tasks.start_soon(worker.serve)
+            handles = [await client.submit("p", max_tokens=10) for _ in range(6)]
+            await until(lambda: [len(one.tokens) for one in worker.engine.running.values()] == [5] * 6)
+            assert await handles[0].cancel()
+            assert (await handles[0].result()).finish_reason == "cancelled"
+            with running_gateway(url("gateway")) as gateway:
+                async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
+
+                    async def is_seen() -> bool:
+                        return MODEL in (await http.get("/v1/models")).text
+
+                    await eventually(is_seen)
+                    worker.engine.pause_at = None
+                    body = {"model": MODEL, "prompt": "p", "max_tokens": 4}
+                    assert (await http.post("/v1/completions", json=body)).status_code == 200
+            for handle in handles[1:]:
+                assert (await handle.result()).tokens == list(range(10))
+            tasks.cancel_scope.cancel()
+        for server in cluster.servers:
+            assert_nothing_was_refused(server)
 
 
 async def test_a_gateway_does_all_of_its_work(guarded: RedisServer) -> None:
