@@ -12,6 +12,7 @@ from headrace.worker.engine.detokenizer import Detokenizer
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.sequence import SamplingParams, Sequence
 from headrace.worker.model.loader import LoadedModel
+from headrace.worker.model.recording import Recorder
 from headrace.worker.model.runner import ModelRunner
 
 LEAST_GAP = 1e-3
@@ -99,10 +100,13 @@ def serve(
     overlap: bool = False,
     stagger: int = 0,
     implementation: Implementation | None = None,
+    max_sequences: int | None = None,
+    recorder: Recorder | None = None,
 ) -> Outcome:
     """Serve all cases in one engine, each ``stagger`` iterations after the one before.
 
-    Without ``num_blocks`` the cache holds all of them at once.
+    Without ``num_blocks`` the cache holds all of them at once, without ``max_sequences`` the batch does. With
+    a ``recorder``, decode steps are replayed.
     """
     longest = max(len(case.prompt) for case in cases) + max_tokens
     if num_blocks is None:
@@ -112,17 +116,19 @@ def serve(
         loaded,
         num_blocks=num_blocks,
         block_size=block_size,
-        max_sequences=len(cases),
+        max_sequences=max_sequences or len(cases),
         max_model_len=max_model_len,
         implementation=implementation,
     )
+    if recorder is not None:
+        runner.record_graphs(recorder, lambda _done, _of: None)
     engine = Engine(
         runner,
         Detokenizer.of(loaded.tokenizer.backend_tokenizer),
         num_blocks=num_blocks,
         block_size=block_size,
         max_batched_tokens=max_batched_tokens,
-        max_sequences=len(cases),
+        max_sequences=max_sequences or len(cases),
         max_model_len=max_model_len,
         prefix_caching=prefix_caching,
         overlap=overlap,

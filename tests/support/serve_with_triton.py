@@ -11,15 +11,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fake_recorder import FakeRecorder
 from parity import Case, serve
 
+from headrace.worker.model.fused_layers import fuse_layers
 from headrace.worker.model.loader import load_model
 
 
 def outputs_with_triton(jobs: list[dict[str, Any]]) -> list[list[list[int]]]:
     """The output tokens of each job's prompts.
 
-    A job has ``folder`` of a model, ``prompts``, ``max_tokens`` and ``block_size``.
+    A job has ``folder`` of a model, ``prompts``, ``max_tokens``, ``block_size`` and ``as_on_gpu``: with fused
+    layers, and decode steps recorded and padded.
     """
     process = subprocess.run(
         [sys.executable, __file__],
@@ -35,14 +38,22 @@ def outputs_with_triton(jobs: list[dict[str, Any]]) -> list[list[list[int]]]:
 
 def _run(job: dict[str, Any]) -> list[list[int]]:
     cases = [Case(prompt, []) for prompt in job["prompts"]]
+    loaded = load_model(job["folder"], dtype="float32", passes=not job["as_on_gpu"])
+    recorder = None
+    if job["as_on_gpu"]:
+        fuse_layers(loaded.model, "triton")
+        recorder = FakeRecorder()
     outcome = serve(
-        load_model(job["folder"], dtype="float32"),
+        loaded,
         cases,
         max_tokens=job["max_tokens"],
         block_size=job["block_size"],
         max_batched_tokens=7,
         stagger=2,
         implementation="triton",
+        overlap=job["as_on_gpu"],
+        max_sequences=4,
+        recorder=recorder,
     )
     return outcome.outputs
 

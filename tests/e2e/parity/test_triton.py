@@ -20,7 +20,11 @@ def test_mixed_batches_of_six_architectures(tmp_path: Path) -> None:
     jobs: list[dict[str, object]] = []
     for index, architecture in enumerate(ARCHITECTURES):
         prompts = random_prompts(rng, lambda: rng.randrange(PAD + 1, VOCABULARY), LONGEST_PROMPT)
-        cases = reference_cases(tiny_model(architecture, seed), prompts, 2, max_tokens=MAX_TOKENS, eos=EOS)
+        as_on_gpu = index % 3 != 0
+        # Three sequences decode padded to four.
+        cases = reference_cases(
+            tiny_model(architecture, seed), prompts, 2 + as_on_gpu, max_tokens=MAX_TOKENS, eos=EOS
+        )
         folder = save_tiny_model(architecture, tmp_path / architecture, seed=seed)
         expected[architecture] = [case.expected for case in cases]
         jobs.append(
@@ -29,6 +33,7 @@ def test_mixed_batches_of_six_architectures(tmp_path: Path) -> None:
                 "prompts": [case.prompt for case in cases],
                 "max_tokens": MAX_TOKENS,
                 "block_size": (4, 16)[index % 2],
+                "as_on_gpu": as_on_gpu,
             }
         )
     assert dict(zip(ARCHITECTURES, outputs_with_triton(jobs), strict=True)) == expected
