@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskStatus
 
 from .activity import activity
 from .assembly import Assembly, assemble
@@ -94,12 +95,13 @@ async def _serve(
             port = telemetry.serve(config.metrics_host, config.metrics_port)
             log.info("metrics: http://%s:%d/metrics", config.metrics_host, port)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(broker.run)
-            tasks.start_soon(inbox.run)
+            # First of all: a signal that comes once requests are held must hand them back.
             if stop is None:
-                tasks.start_soon(_drain_on_signal, serve_loop, config.grace)
+                await tasks.start(_drain_on_signal, serve_loop, config.grace)
             else:
                 tasks.start_soon(_drain_on_event, serve_loop, stop)
+            tasks.start_soon(broker.run)
+            tasks.start_soon(inbox.run)
             log.info(
                 "worker %s: taking requests for %s from %s",
                 settings.name,
@@ -122,8 +124,11 @@ async def _drain_on_event(serve_loop: ServeLoop, stop: anyio.Event) -> None:
     serve_loop.drain()
 
 
-async def _drain_on_signal(serve_loop: ServeLoop, grace: float) -> None:
+async def _drain_on_signal(
+    serve_loop: ServeLoop, grace: float, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         draining = False
         async for number in signals:
             name = signal.Signals(number).name
