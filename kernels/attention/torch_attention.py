@@ -128,7 +128,7 @@ class _Attention:
         end = torch.tensor(
             [e - f * self.block_size for f, (_, e) in zip(first, spans, strict=True)], device=device
         )
-        # Shorter sequences are padded with their own last block, whose contents are sound, and masked below.
+        # Shorter sequences are padded with blocks of their own, which are zeroed and masked below.
         column = torch.arange(width, device=device).minimum(((end - 1) // self.block_size)[:, None])
         blocks = tables.gather(1, column + torch.tensor(first, device=device)[:, None])
 
@@ -202,6 +202,8 @@ class _Attention:
         ):
             edge = taken[which, :, block]
             taken[which, :, block] = edge.masked_fill_(unused[:, None, :, None], 0)
+        padded, columns = (torch.arange(width, device=cache.device) > last[:, None]).nonzero(as_tuple=True)
+        taken[padded, :, columns] = 0
         return taken.view(n, self.kv_heads, width * self.block_size, self.head_dim)
 
     def _weights(self, rows: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:

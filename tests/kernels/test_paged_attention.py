@@ -185,3 +185,42 @@ def test_triton_on_the_cpu_needs_its_interpreter(monkeypatch: pytest.MonkeyPatch
         paged_attention(
             case.query, case.key_cache, case.value_cache, case.batch, scale=1.0, implementation="triton"
         )
+
+
+@pytest.mark.parametrize("block_size", [4, 16])
+@pytest.mark.parametrize("window", [None, 21])
+def test_decodes_padded_to_one_length_read_nothing_beyond_their_own(
+    block_size: int, window: int | None
+) -> None:
+    """On the CPU, decodes of nearly equal length are computed together, the shorter ones padded."""
+    kv_heads, head_dim = 2, 16
+    lengths = [10 * block_size - 1, 9 * block_size + 1, 8 * block_size + 2]
+    blocks = [-(-length // block_size) for length in lengths]
+    keys = torch.full((sum(blocks), kv_heads, block_size, head_dim), torch.nan)
+    values = keys.clone()
+    table = torch.zeros(len(lengths), max(blocks), dtype=torch.int32)
+    places = iter(torch.randperm(sum(blocks)).tolist())
+    for row, length in enumerate(lengths):
+        for column in range(blocks[row]):
+            table[row, column] = block = next(places)
+            used = min(block_size, length - column * block_size)
+            keys[block, :, :used] = torch.randn(kv_heads, used, head_dim)
+            values[block, :, :used] = torch.randn(kv_heads, used, head_dim)
+    query = torch.randn(len(lengths), 4, head_dim)
+
+    def attend(rows: list[int]) -> torch.Tensor:
+        batch = AttentionBatch(
+            query_start=torch.arange(len(rows) + 1, dtype=torch.int32),
+            lengths=torch.tensor([lengths[row] for row in rows], dtype=torch.int32),
+            block_table=table[rows],
+            max_query=1,
+            max_length=max(lengths[row] for row in rows),
+        )
+        return paged_attention(
+            query[rows], keys, values, batch, scale=0.25, sliding_window=window, implementation="torch"
+        )
+
+    together = attend([0, 1, 2])
+    alone = torch.cat([attend([row]) for row in range(3)])
+    assert torch.isfinite(together).all()
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
