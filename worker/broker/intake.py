@@ -80,12 +80,14 @@ class Intake:
             await self._control.dropped(self._claims[0].request.id)
             claim = self._claims.popleft()
             held = self._holdings.of(claim.request.id, claim.epoch)
-            if held is None:
-                continue
-            if held.end is None:
+            if held is not None and held.end is None:
                 held.running = True
                 return claim
-            self._outbox.end(held, Unrun.of(claim, held.end))
+            if held is not None and held.end is not None:
+                self._outbox.end(held, Unrun.of(claim, held.end))
+            # An idle serve loop offers nothing anew, so what this one took up must be given back here.
+            self._spent = max(0, self._spent - 1)
+            self._wake_up()
 
     def sweep_now(self) -> None:
         """Another worker has given requests back."""

@@ -151,6 +151,23 @@ async def test_cancelled_between_claim_and_serve_loop_it_is_never_handed_out(
     assert (done.finish_reason, done.seq) == ("cancelled", 0)
 
 
+async def test_what_ended_before_it_was_handed_out_gives_its_room_back(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """An idle worker would otherwise have less room for ever: nothing makes it offer any anew."""
+    enqueue(redis_client, "a")
+    async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(broker.run)
+        broker.intake.offer((1, 1, 1))
+        await until(lambda: broker.intake.ready == 1)
+        redis_client.publish(KEYS.control(MODEL), notice(cancel="a"))
+        await until(lambda: "a" in broker.control.take().end or done_of(redis_client, "a") is not None)
+        enqueue(redis_client, "b")
+        with anyio.fail_after(20):
+            assert (await broker.intake.next_claim()).request.id == "b"
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_request_lost_and_claimed_again_is_handed_out_after_its_loss_was_told(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
