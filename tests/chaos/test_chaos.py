@@ -24,15 +24,6 @@ async def test_nothing_is_lost_or_repeated(server: Kind, seed: int, tmp_path: Pa
     assert report.requests >= 8
 
 
-async def test_a_power_loss_without_fsync_costs_no_request_that_is_submitted_again(tmp_path: Path) -> None:
-    weights: dict[Fault, float] = {"kill": 1.0, "power_loss": 1.0}
-    report = await run(
-        Plan(seed=8, kills=3, fsync="everysec", workers=2, concurrency=8, weights=weights), tmp_path
-    )
-    assert report.violations == []
-    assert report.faults["power_loss"] > 0
-
-
 async def test_an_emptied_server_costs_no_request_that_is_submitted_again(tmp_path: Path) -> None:
     weights: dict[Fault, float] = {"kill": 1.0, "flush_all": 1.0}
     report = await run(

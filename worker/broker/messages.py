@@ -53,8 +53,11 @@ def settlement(settings: BrokerSettings, held: Held) -> Message:
         body = body[:_LONGEST_UNREADABLE]
     keys = settings.keys
     queue = keys.queue(settings.model, PRIORITIES[held.entry.stream // LANES], held.entry.stream % LANES)
+    touched = [queue, keys.dead(settings.model)]
+    if held.request_id is not None and not settings.clustered:
+        touched.append(keys.request(held.request_id))
     arguments = [GROUP, held.entry.id, held.dead, held.entry.deliveries, body, settings.dead_letters]
-    return Message("settlement", held, SETTLE.call([queue, keys.dead(settings.model)], arguments))
+    return Message("settlement", held, SETTLE.call(touched, arguments))
 
 
 def _emit(

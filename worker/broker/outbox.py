@@ -163,12 +163,25 @@ class Outbox:
                 log.error("request %s: Redis refuses it, dropped: %s", message.held.request_id, reply)
                 self._lose(message.held)
             elif message.kind == "settlement":
-                if message.held.dead and int(reply):
-                    self._counters.dead_letters += 1
-                self.forget(message.held)
+                self._settled(message.held, int(reply))
             else:
                 self._answered(message, reply)
         return failure
+
+    def _settled(self, held: Held, answer: int) -> None:
+        if answer >= 0:
+            self._counters.dead_letters += bool(held.dead) and answer
+            self.forget(held)
+        elif held.output is not None and held.output.ending is not None:
+            log.warning("request %s: Redis has lost its end; sending it again", held.request_id)
+            self._counters.relogged += 1
+            del self._settling[held]
+            held.ended = False
+            self._unlogged[held] = None
+        else:
+            # Another worker's end is gone. The entry is a stray now, and will be claimed again.
+            log.warning("request %s: Redis has lost its end, which is another worker's", held.request_id)
+            self.forget(held)
 
     def _gather(self) -> list[Message]:
         messages: list[Message] = []

@@ -54,6 +54,11 @@ class BrokerSettings:
         object.__setattr__(self, "publish", Location.of(self.url).publish)
 
     @property
+    def clustered(self) -> bool:
+        """A script may touch the keys of one hash tag only."""
+        return self.publish == "SPUBLISH"
+
+    @property
     def keys(self) -> Keys:
         return Keys(self.namespace)
 
