@@ -34,10 +34,6 @@ class IdleRunner:
         return self.sampled
 
 
-class SilentDetokenizer(Detokenizer):
-    """Measures the engine without the tokenizer library: no token has text."""
-
-
 def measure(sequences: int, iterations: int, *, text: bool) -> tuple[list[float], list[float]]:
     """Milliseconds of whole steps and, of these, of ``schedule()``, for iterations of decodes only."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -60,9 +56,9 @@ def measure(sequences: int, iterations: int, *, text: bool) -> tuple[list[float]
     schedule_times: list[float] = []
     schedule = Scheduler.schedule
 
-    def timed(self: Scheduler) -> Iteration:
+    def timed(self: Scheduler, max_tokens: int | None = None) -> Iteration:
         start = time.perf_counter()
-        iteration = schedule(self)
+        iteration = schedule(self, max_tokens)
         schedule_times.append((time.perf_counter() - start) * 1e3)
         return iteration
 
