@@ -4,12 +4,17 @@
 test: not to be killed. ``private_server`` is the test's own, durable, to kill, pause and start again.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 import redis
 from redis_servers import BINARIES, Kind, RedisServer, running
+
+# Triton reads it when a kernel is defined, and the first test that imports one may be any: with it, kernels
+# are ordinary Python on CPU tensors.
+os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""A package, so that what its fixtures share (a browser, a worker) ends with its last test."""
