@@ -227,8 +227,9 @@ class Channels:
         failure: Exception | None = None
         try:
             await link.run(server, self._boxes)
-        except* (redis.exceptions.RedisError, OSError, RuntimeError) as errors:
-            # RuntimeError: a lost connection that subscribing and receiving both restore, and then both read.
+        except* Exception as errors:
+            # Of any class: subscribing and receiving use one connection, and where one of them finds it lost
+            # the Redis client takes it from under the other, which then fails in whatever it was about to do.
             failure = errors.exceptions[0]
         if not self._boxes.confirmed.isdisjoint(link.wanted):
             self._pauses = pauses()

@@ -16,10 +16,18 @@ pytestmark = pytest.mark.anyio
 CHANNEL = "headrace:channel:{a}"
 
 
-async def test_a_connection_that_two_tasks_restore_at_once_counts_as_lost_and_is_replaced(
-    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RuntimeError("readuntil() called while another coroutine is already waiting for incoming data"),
+        AttributeError("'NoneType' object has no attribute 'writelines'"),
+    ],
+    ids=["reconnected by both", "closed by the other"],
+)
+async def test_a_connection_taken_from_under_a_task_counts_as_lost_and_is_replaced(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    """Subscribing and receiving may both find it lost, reconnect it, and then both read from it."""
+    """Subscribing and receiving may both find it lost, and what one does about it the other does not expect."""
     subscribe = PubSub.subscribe
     failures = 0
 
@@ -27,9 +35,7 @@ async def test_a_connection_that_two_tasks_restore_at_once_counts_as_lost_and_is
         nonlocal failures
         failures += 1
         if failures == 1:
-            raise RuntimeError(
-                "readuntil() called while another coroutine is already waiting for incoming data"
-            )
+            raise failure
         return await subscribe(self, *channels)
 
     monkeypatch.setattr(PubSub, "subscribe", subscribe_or_fail)
