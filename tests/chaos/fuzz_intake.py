@@ -39,7 +39,9 @@ async def fuzz(entries: int, seed: int, kind: Kind, folder: Path) -> tuple[int, 
             worker_processes("simulated", folder) as workers,
             AsyncClient(server.url, model=MODEL, queue_limit=None) as client,
         ):
-            settings = {"redis": server.url, "result_ttl": 20.0}
+            # Many at a time: the round trips are what takes long.
+            batch = {"max_sequences": 512, "max_batched_tokens": 8192}
+            settings = {"redis": server.url, "result_ttl": 20.0, **batch}
             worker = await workers.start(
                 settings, step_seconds=0.0, num_blocks=1024, verified=False, log_level="critical"
             )

@@ -115,10 +115,12 @@ class Outbox:
 
     def forget(self, held: Held) -> None:
         """Let go of an entry; what waits for it will not be delivered."""
+        if held in self._unlogged and held.output is not None:
+            self._counters.outbox_bytes -= held.output.unlogged_bytes
         for waiting in (self._unlogged, self._asking, self._settling):
             waiting.pop(held, None)
         self._holdings.forget(held)
-        self._report_progress()
+        self._tell_progress()
 
     async def run(self) -> None:
         """Deliver until cancelled."""
@@ -265,6 +267,9 @@ class Outbox:
     def _report_progress(self) -> None:
         waiting = (held.output.unlogged_bytes for held in self._unlogged if held.output is not None)
         self._counters.outbox_bytes = sum(waiting)
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
         self._progress.set()
         self._progress = anyio.Event()
 
