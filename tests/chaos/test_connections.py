@@ -27,7 +27,7 @@ CHANNEL = "headrace:channel:{a}"
 async def test_a_connection_taken_from_under_a_task_counts_as_lost_and_is_replaced(
     redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    """Subscribing and receiving may both find it lost, and what one does about it the other does not expect."""
+    """Subscribing and receiving may both find it lost; what one does about it the other does not expect."""
     subscribe = PubSub.subscribe
     failures = 0
 
