@@ -47,7 +47,7 @@ def demo(
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # a second of loading needs none, and the display is ours
-    record = Record({prompt.name: Progress(prompt) for prompt in PROMPTS})
+    record = Record({prompt.name: Progress(prompt) for prompt in PROMPTS}, BLOCK_SIZE)
     live = console.is_terminal and not plain and not as_json
     with embedded_valkey() as url:
         config = WorkerConfig(
@@ -65,7 +65,7 @@ def demo(
         write: Callable[[str], None] = _silent if as_json else print_line
         view = LiveView(console, record) if live else PlainView(write, record)
         run(lambda: _demonstrate(config, record, view))
-    summary = record.summary(model.name, BLOCK_SIZE)
+    summary = record.summary(model.name)
     if as_json:
         typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
     else:

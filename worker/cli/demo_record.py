@@ -44,6 +44,7 @@ class Record:
     """The whole demonstration. Times are monotonic, in seconds."""
 
     requests: dict[str, Progress]
+    block_size: int
     started: float = field(default_factory=time.monotonic)
     iterations: int = 0
     mixed_iterations: int = 0
@@ -52,6 +53,9 @@ class Record:
     blocks_total: int = 0
     blocks_used: int = 0
     prefix_hit_tokens: int = 0
+    allocated_positions: int = 0
+    """Cache positions in block tables, added up over iterations; and how many of them held nothing."""
+    empty_positions: int = 0
     running: int = 0
     waiting: int = 0
     batch_total: int = 0
@@ -77,6 +81,9 @@ class Record:
             progress.state, progress.blocks = kind, chunk.num_blocks
             progress.computed = chunk.start + chunk.length
             progress.prompt_tokens = len(sequence.prompt)
+            positions = chunk.num_blocks * self.block_size
+            self.allocated_positions += positions
+            self.empty_positions += positions - progress.computed
         self.said = {delta.sequence_id: delta.text for delta in step.deltas}
         # Blocks of a sequence that ended in this step are free already, but were in use.
         self.peak_blocks = max(self.peak_blocks, self.blocks_used)
@@ -95,7 +102,7 @@ class Record:
             return 0.0
         return sum(count for _, count in self.recent[1:]) / (self.recent[-1][0] - self.recent[0][0])
 
-    def summary(self, model: str, block_size: int) -> dict[str, Any]:
+    def summary(self, model: str) -> dict[str, Any]:
         """The demonstration in figures."""
         requests = self.requests.values()
         first = min(request.submitted for request in requests)
@@ -123,8 +130,9 @@ class Record:
             "sequences_per_iteration": round(self.batch_total / max(1, self.iterations), 2),
             "preemptions": self.preemptions,
             "prefix_cache_hit_tokens": self.prefix_hit_tokens,
-            "kv_block_size": block_size,
+            "kv_block_size": self.block_size,
             "kv_blocks": self.blocks_total,
             "kv_blocks_peak": self.peak_blocks,
             "kv_blocks_at_end": self.blocks_used,
+            "kv_waste": round(self.empty_positions / max(1, self.allocated_positions), 3),
         }

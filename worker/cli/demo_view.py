@@ -140,7 +140,8 @@ def summary_text(summary: dict[str, Any]) -> RenderableType:
         ),
         (
             f"KV cache: at most {summary['kv_blocks_peak']} of {summary['kv_blocks']} blocks of "
-            f"{summary['kv_block_size']} tokens in use, {summary['kv_blocks_at_end']} at the end; "
+            f"{summary['kv_block_size']} tokens in use, {summary['kv_blocks_at_end']} at the end, "
+            f"{summary['kv_waste']:.0%} of their positions empty; "
             f"{summary['prefix_cache_hit_tokens']} prompt tokens came from another request's blocks"
         ),
     )

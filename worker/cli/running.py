@@ -1,8 +1,9 @@
 """Running a worker from a command: log lines set up, failures told in a sentence."""
 
+import gc
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import typer
@@ -10,6 +11,9 @@ import typer
 from ..config import WorkerConfig
 from ..logs import configure
 from .requirements import needs
+
+if TYPE_CHECKING:
+    from ..assembly import Assembly
 
 
 def run_until_stopped(settings: dict[str, Any]) -> None:
@@ -24,7 +28,21 @@ def run_until_stopped(settings: dict[str, Any]) -> None:
     configure(config.log_format, config.log_level)
     from ..app import run_worker
 
-    run(partial(run_worker, config))
+    run(partial(run_worker, config, assemble=_assemble_for_good))
+
+
+def _assemble_for_good(config: WorkerConfig) -> "Assembly":
+    """Assemble, and let the garbage collector pass over what is there by then: it stays until the end.
+
+    The libraries and the model are hundreds of thousands of objects. Looking through them takes a second,
+    which every stream would wait for.
+    """
+    from ..assembly import assemble
+
+    assembly = assemble(config)
+    gc.collect()
+    gc.freeze()
+    return assembly
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:

@@ -73,8 +73,10 @@ class TextStream:
         if token in self._detokenizer.byte_tokens:
             self._byte_run.append(token)
             return self._release(self._end_byte_run()) if len(self._byte_run) >= _LONGEST_BYTE_RUN else ""
-        text = self._end_byte_run() + self._decode(token)
-        return self._release(text) if text else ""
+        text = self._decode(token)
+        if self._byte_run:
+            text = self._end_byte_run() + text
+        return self._release(text) if text and self._stop else text
 
     def flush(self) -> str:
         """The output has ended: what was held back, incomplete characters as U+FFFD."""
@@ -99,7 +101,7 @@ class TextStream:
             self._decoder = DecodeStream([], skip_special_tokens=True)
         if text is None:
             return ""
-        self._pending = []
+        self._pending.clear()
         return text
 
     def _end_byte_run(self) -> str:

@@ -156,7 +156,22 @@ class Engine:
 
         More than that would wait here while another worker might serve it.
         """
-        return (self._room(0), self._room(1), self._room(2))
+        scheduler, cache = self._scheduler, self._cache
+        block_size = cache.block_size
+        # What runs at each priority, and the blocks it will want before a newcomer may have any.
+        counts = [0] * PRIORITY_CLASSES
+        claims = [0] * PRIORITY_CLASSES
+        for sequence in scheduler.running:
+            missing = -(-sequence.num_tokens // block_size) - len(sequence.block_table)
+            counts[sequence.priority] += 1
+            claims[sequence.priority] += missing + 1
+        slots, free = scheduler.max_sequences, cache.num_free
+        rooms: list[int] = []
+        for priority in range(PRIORITY_CLASSES):
+            slots -= counts[priority]
+            free -= claims[priority]
+            rooms.append(self._room(priority, slots, free))
+        return rooms[0], rooms[1], rooms[2]
 
     def step(self) -> Step:
         """Schedule and launch an iteration; collect what was sampled, by it or (overlapping) by the last.
@@ -217,24 +232,20 @@ class Engine:
         if output := self._outputs.pop(sequence_id, None):
             self._scheduler.remove(output.sequence)
 
-    def _room(self, priority: int) -> int:
+    def _room(self, priority: int, slots: int, free: int) -> int:
         scheduler, cache = self._scheduler, self._cache
         if scheduler.waiting and scheduler.waiting[0].priority <= priority:
             return 0
-        free = cache.num_free
-        slots = scheduler.max_sequences
-        for sequence in scheduler.running:
-            missing = cache.blocks_for(sequence.num_tokens) - len(sequence.block_table)
-            if sequence.priority > priority:
-                free += cache.exclusive_blocks(sequence)
-            else:
-                free -= missing + 1
-                slots -= 1
-        by_blocks = free // max(1, cache.blocks_for(int(self._typical_prompt)))
-        by_budget = -(-scheduler.max_batched_tokens // max(1, int(self._typical_prompt)))
-        if not scheduler.running:
-            by_blocks = max(1, by_blocks)
-        return max(0, min(slots, by_blocks, by_budget))
+        typical = max(1, int(self._typical_prompt))
+        room = max(0, min(slots, -(-scheduler.max_batched_tokens // typical)))
+        if room and not scheduler.running:
+            return max(1, min(room, free // cache.blocks_for(typical)))
+        needed = room * cache.blocks_for(typical)
+        for sequence in reversed(scheduler.running):  # those that would be preempted, least urgent first
+            if free >= needed or sequence.priority <= priority:
+                break
+            free += cache.exclusive_blocks(sequence)
+        return max(0, min(room, free // cache.blocks_for(typical)))
 
     def _resume(self, sequence: Sequence) -> _Output:
         output = _Output(sequence, self._detokenizer.stream(sequence.prompt, sequence.sampling.stop))
@@ -247,12 +258,13 @@ class Engine:
 
     def _collect(self, iteration: Iteration, launched: Launched, step: Step) -> None:
         tokens = iter(launched.collect())
+        outputs = self._outputs
         for chunk in iteration.chunks:
             if not chunk.samples:
                 continue
             sampled = next(tokens)
             sequence = chunk.sequence
-            output = self._outputs.get(sequence.id)
+            output = outputs.get(sequence.id)
             if output is None or output.sequence is not sequence:
                 continue  # ended while the iteration was under way
             sequence.num_pending -= 1
@@ -260,17 +272,16 @@ class Engine:
 
     def _take(self, output: _Output, sampled: SampledToken, step: Step) -> None:
         sequence = output.sequence
-        if sampled.token in sequence.sampling.stop_tokens:
+        token = sampled.token
+        if token in sequence.sampling.stop_tokens:
             self._finish(output, "stop", step)
             return
-        sequence.output.append(sampled.token)
+        sequence.output.append(token)
         if sampled.logprob is not None:
             sequence.logprobs.append((sampled.logprob, sampled.top or []))
-        text = output.stream.push(sampled.token)
-        if text:
-            output.pieces.append(text)
-            output.unsent_text += text
-        if output.stream.stopped:
+        stream = output.stream
+        output.add_text(stream.push(token))
+        if stream.stopped:
             self._finish(output, "stop", step)
         elif sequence.num_tokens - sequence.num_pending >= sequence.max_length:
             self._finish(output, "length", step)
