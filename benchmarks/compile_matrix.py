@@ -18,11 +18,12 @@ from multiprocessing import get_context
 import torch
 from torch import Tensor
 
-from headrace.kernels import AttentionBatch, Penalties, SamplingTensors
+from headrace.kernels import AttentionBatch, HeadNorm, Penalties, SamplingTensors
 from headrace.kernels.activation.triton_activation import plan as plan_activation
 from headrace.kernels.attention.triton_attention import plan as plan_attention
 from headrace.kernels.configs import Architecture
-from headrace.kernels.kv_cache.triton_write import plan_rotate_and_write, plan_write
+from headrace.kernels.kv_cache.triton_rotate import plan_rotate_and_write
+from headrace.kernels.kv_cache.triton_write import plan_write
 from headrace.kernels.launch import Launch
 from headrace.kernels.normalization.triton_rms_norm import plan as plan_rms_norm
 from headrace.kernels.sampling.triton_sampling import plan as plan_sampling
@@ -132,12 +133,14 @@ def write_cases(arch: Architecture, dim: int, dtype: torch.dtype, cache: torch.d
     kind = NAMES[dtype] if cache == dtype else f"{NAMES[dtype]}/{NAMES[cache]}"
     for launch in plan_write(key, key, keys, keys, slots, scale, scale, arch=arch):
         yield Case("write", f"{kind} d={dim}", launch)
-    for rotated in (dim, dim // 4):
+    weight = empty(dim, dtype=dtype)
+    for rotated, norm in ((dim, None), (dim // 4, None), (dim, HeadNorm(weight, weight, 1e-6))):
         angles = empty(256, rotated, dtype=dtype)
         for launch in plan_rotate_and_write(
-            query, key, key, angles, angles, query, keys, keys, slots, scale, scale, arch=arch
+            query, key, key, angles, angles, norm, query, keys, keys, slots, scale, scale, arch=arch
         ):
-            yield Case("rotate and write", f"{kind} d={dim} rotated={rotated}", launch)
+            variant = f"{kind} d={dim} rotated={rotated}" + (" norm" if norm else "")
+            yield Case("rotate and write", variant, launch)
 
 
 def small_cases(size: int) -> Iterator[Case]:

@@ -3,12 +3,13 @@
 from .activation import gelu_tanh_and_mul, silu_and_mul
 from .attention import AttentionBatch, paged_attention
 from .dispatch import Implementation
-from .kv_cache import rotate_and_write_kv, write_kv
+from .kv_cache import HeadNorm, rotate_and_write_kv, write_kv
 from .normalization import rms_norm
 from .sampling import Penalties, Sampled, SamplingTensors, sample
 
 __all__ = [
     "AttentionBatch",
+    "HeadNorm",
     "Implementation",
     "Penalties",
     "Sampled",

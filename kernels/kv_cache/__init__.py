@@ -5,10 +5,11 @@ from torch import Tensor
 
 from ..dispatch import Implementation, choose
 from ..fp8 import check_scales
+from .head_norm import HeadNorm
 from .torch_write import rotate as rotate_with_torch
 from .torch_write import write as write_with_torch
 
-__all__ = ["rotate_and_write_kv", "write_kv"]
+__all__ = ["HeadNorm", "rotate_and_write_kv", "write_kv"]
 
 
 def write_kv(
@@ -60,6 +61,7 @@ def rotate_and_write_kv(
     value_cache: Tensor,
     slot_mapping: Tensor,
     *,
+    norm: HeadNorm | None = None,
     key_scale: Tensor | None = None,
     value_scale: Tensor | None = None,
     implementation: Implementation | None = None,
@@ -77,6 +79,7 @@ def rotate_and_write_kv(
         cosine: [T, d] with even ``d <= head_dim``: the cosines of each row's position, as transformers'
             rotary embeddings give them (their two halves are those of the two elements of a pair).
         sine: as ``cosine``.
+        norm: normalizes the heads of queries and keys first (Qwen 3, Gemma 3), without rounding in between.
         key_cache, value_cache, slot_mapping, key_scale, value_scale, implementation: as in ``write_kv``.
 
     Returns:
@@ -97,15 +100,27 @@ def rotate_and_write_kv(
         )
     if sine.shape != cosine.shape or sine.dtype != cosine.dtype:
         raise ValueError(f"sine: {sine.dtype} {tuple(sine.shape)} differs from cosine")
+    if norm is not None:
+        norm.check(head_dim)
     if choose(key, implementation) == "triton":
-        from .triton_write import rotate_and_write as rotate_and_write_with_triton
+        from .triton_rotate import rotate_and_write as rotate_and_write_with_triton
 
         return rotate_and_write_with_triton(
-            query, key, value, cosine, sine, key_cache, value_cache, slot_mapping, key_scale, value_scale
+            query,
+            key,
+            value,
+            cosine,
+            sine,
+            norm,
+            key_cache,
+            value_cache,
+            slot_mapping,
+            key_scale,
+            value_scale,
         )
-    key = rotate_with_torch(key, cosine, sine)
+    key = rotate_with_torch(key, cosine, sine, norm, None if norm is None else norm.key)
     write_with_torch(key, value, key_cache, value_cache, slot_mapping, key_scale, value_scale)
-    return rotate_with_torch(query, cosine, sine)
+    return rotate_with_torch(query, cosine, sine, norm, None if norm is None else norm.query)
 
 
 def _check(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ..fp8 import quantize
+from .head_norm import HeadNorm
 
 
 def write(
@@ -29,13 +30,18 @@ def write(
             cache[block, :, offset] = rows
 
 
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """x [T, heads, head_dim], its first d elements rotated by cosine and sine [T, d]."""
+def rotate(
+    x: Tensor, cosine: Tensor, sine: Tensor, norm: HeadNorm | None = None, weight: Tensor | None = None
+) -> Tensor:
+    """x [T, heads, head_dim], normalized by ``weight`` if there is a norm, its first d elements rotated by
+    cosine and sine [T, d]."""
     half = cosine.shape[1] // 2
     dtype = torch.promote_types(x.dtype, torch.float32)
     cosine, sine = cosine.to(dtype)[:, None], sine.to(dtype)[:, None]
-    a, b = x[..., :half].to(dtype), x[..., half : 2 * half].to(dtype)
-    result = x.clone()
-    result[..., :half] = a * cosine[..., :half] - b * sine[..., :half]
-    result[..., half : 2 * half] = b * cosine[..., half:] + a * sine[..., half:]
-    return result
+    wide = x.to(dtype)
+    if norm is not None and weight is not None:
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps)
+        wide = wide * scale * (norm.offset + weight.to(dtype))
+    a, b = wide[..., :half], wide[..., half : 2 * half]
+    turned = [a * cosine[..., :half] - b * sine[..., :half], b * cosine[..., half:] + a * sine[..., half:]]
+    return torch.cat([*turned, wide[..., 2 * half :]], -1).to(x.dtype)

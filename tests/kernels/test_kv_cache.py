@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from headrace.kernels import Implementation, rotate_and_write_kv, write_kv
+from headrace.kernels import HeadNorm, Implementation, rotate_and_write_kv, write_kv
 
 BOTH = pytest.mark.parametrize("implementation", ["torch", "triton"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -53,28 +53,44 @@ def test_write(
 @BOTH
 @DTYPES
 @pytest.mark.parametrize(("dim", "rotated"), [(16, 16), (80, 20), (24, 24), (32, 8)])
-def test_rotate_and_write(implementation: Implementation, dtype: torch.dtype, dim: int, rotated: int) -> None:
-    query, key, value = (torch.randn(7, heads, dim).to(dtype) for heads in (6, 2, 2))
+@pytest.mark.parametrize("normalized", [False, True])
+def test_rotate_and_write(
+    implementation: Implementation,
+    dtype: torch.dtype,
+    dim: int,
+    rotated: int,
+    normalized: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # So that a program has one head, some of them, or all.
+    monkeypatch.setattr("headrace.kernels.kv_cache.triton_rotate.PAIRS", random.choice([1, 32, 4096]))
+    packed = torch.randn(7, 10, dim).to(dtype)
+    query, key, value = packed.split([6, 2, 2], dim=1)
+    weights = [torch.randn(dim).to(dtype) for _ in range(2)]
+    norm = HeadNorm(weights[0], weights[1], eps=0.1, offset=random.choice([0.0, 1.0])) if normalized else None
     angles = torch.rand(7, rotated // 2) * 100
     cosine, sine = (torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin))
     caches = [torch.zeros(5, 2, 4, dim, dtype=dtype) for _ in range(2)]
     slots = slots_for(7, 20)
 
-    def turn(x: torch.Tensor) -> torch.Tensor:
+    def turn(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         half = rotated // 2
+        x = x.double()
+        if norm is not None:
+            x = x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * (weight.double() + norm.offset)
         pairs = torch.complex(x[..., :half].double(), x[..., half:rotated].double())
         turned = pairs * torch.polar(torch.ones_like(angles), angles).to(torch.complex128)[:, None]
         return torch.cat([turned.real, turned.imag, x[..., rotated:].double()], -1)
 
     result = rotate_and_write_kv(
-        query, key, value, cosine, sine, caches[0], caches[1], slots, implementation=implementation
+        query, key, value, cosine, sine, caches[0], caches[1], slots, norm=norm, implementation=implementation
     )
-    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-3, "atol": 2e-3}
-    torch.testing.assert_close(result.double(), turn(query), **tolerance)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 4e-3, "atol": 4e-3}
+    torch.testing.assert_close(result.double(), turn(query, weights[0]), **tolerance)
     want = [torch.zeros(5, 2, 4, dim, dtype=torch.float64) for _ in range(2)]
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:
-            want[0][slot // 4, :, slot % 4] = turn(key)[row]
+            want[0][slot // 4, :, slot % 4] = turn(key, weights[1])[row]
             want[1][slot // 4, :, slot % 4] = value[row].double()
     torch.testing.assert_close(caches[0].double(), want[0], **tolerance)
     assert torch.equal(caches[1].double(), want[1])
@@ -112,3 +128,9 @@ def test_bad_arguments_are_named() -> None:
         rotate_and_write_kv(
             key, key, key, torch.ones(3, random.choice([3, 18])), torch.ones(3, 3), cache, cache, slots
         )
+    angles = torch.ones(3, 16)
+    for name in ("query", "key"):
+        weights = {"query": torch.ones(16), "key": torch.ones(16)} | {name: torch.ones(8)}
+        norm = HeadNorm(**weights, eps=1e-6)
+        with pytest.raises(ValueError, match=rf"^norm\.{name}:"):
+            rotate_and_write_kv(key, key, key, angles, angles, cache, cache, slots, norm=norm)
