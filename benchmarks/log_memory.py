@@ -22,6 +22,7 @@ from redis_servers import BINARIES, RedisServer, running
 
 KEYS = Keys()
 TTL = 3_600_000
+CONSUMER = "worker-1.abcd1234"
 
 
 def run(client: redis.Redis, script: Script, keys: list[str], arguments: list[str | bytes | int]) -> object:
@@ -32,14 +33,19 @@ def measure(client: redis.Redis, tokens: int, per_event: int) -> tuple[int, int,
     """Bytes of the log while running, of the log once rewritten, and of the state at both times."""
     client.flushall()
     state, log, channel = (name("r" * 32) for name in (KEYS.request, KEYS.events, KEYS.channel))
-    run(client, CLAIM, [state, log], ["1700000000000-0", 16, 1, "worker-1.abcd1234", "m", "", TTL, 5, 5, 1])
+    run(client, CLAIM, [state, log], ["1700000000000-0", 16, 1, CONSUMER, "m", "", TTL, 5, 5, 1, "workers"])
     chance = random.Random(0)
     ids = [chance.randrange(262_144) for _ in range(tokens)]
     text = "".join(chance.choices("abcdefghij ", k=4 * tokens))
     for seq in range(0, tokens, per_event):
         part = ids[seq : seq + per_event]
         event = Delta(seq, 4 * seq, 1, part, text[4 * seq : 4 * (seq + len(part))])
-        run(client, EMIT, [state, log, channel], [1, seq, len(part), encode_event(event), TTL, "PUBLISH"])
+        run(
+            client,
+            EMIT,
+            [state, log, channel],
+            [1, CONSUMER, seq, len(part), encode_event(event), TTL, "PUBLISH"],
+        )
 
     def usage(key: str) -> int:
         return int(client.memory_usage(key, samples=0) or 0)
@@ -47,7 +53,7 @@ def measure(client: redis.Redis, tokens: int, per_event: int) -> tuple[int, int,
     running_log, running_state = usage(log), usage(state)
     whole = encode_event(Delta(0, 0, 1, ids, text))
     done = encode_event(Done(tokens, 1, "length", Usage(100, tokens, 0), None, None))
-    arguments = [1, tokens, whole, b"", done, "length", TTL, "PUBLISH", ""]
+    arguments = [1, CONSUMER, tokens, whole, b"", done, "length", TTL, "PUBLISH", ""]
     run(client, FINISH, [state, log, channel], arguments)
     return running_log, usage(log), running_state, usage(state)
 

@@ -18,6 +18,7 @@ from .lease import Leases, Record
 from .orphans import Orphans
 from .outbox import Outbox
 from .presence import Presence
+from .queue_watch import QueueWatch
 from .settings import BrokerSettings, consumer_name
 
 
@@ -44,7 +45,12 @@ class Broker:
         self._holdings = Holdings()
         lock = anyio.Lock()
         self.outbox = Outbox(
-            settings, connection, self._holdings, on_lost=self._lost, on_cancel=self._cancelled
+            settings,
+            connection,
+            self._holdings,
+            self.consumer,
+            on_lost=self._lost,
+            on_cancel=self._cancelled,
         )
         self.control = Control(
             settings,
@@ -71,6 +77,7 @@ class Broker:
             on_renewed=self._renewed,
         )
         self._presence = Presence(settings, connection, record=record, progressing=progressing)
+        self.queue_watch = QueueWatch(settings, connection)
         self.intake = Intake(
             settings,
             connection,
@@ -109,7 +116,9 @@ class Broker:
     async def hand_back(self) -> int:
         """Stop the intake and give back everything held; see ``drain.hand_back``. Flush the outbox before."""
         await self.intake.stopped()
-        return await hand_back(self.settings, self._connection, self._holdings, self.outbox, self.leases)
+        return await hand_back(
+            self.settings, self._connection, self._holdings, self.consumer, self.outbox, self.leases
+        )
 
     def _lost(self, held: Held) -> None:
         self.control.lost(held)

@@ -9,6 +9,7 @@ from typing import Any
 import anyio.to_thread
 
 from ...clients.protocol import (
+    GROUP,
     LANES,
     Delta,
     EventError,
@@ -23,6 +24,7 @@ from .clock import Clock
 from .connection import FAILURES, Backoff, Call, Connection, is_transient
 from .control import Control
 from .entries import Claim, Held, Holdings, Resumed, Unrun
+from .messages import queue_of
 from .outbox import Outbox
 from .output import Output
 from .scripts import CLAIM
@@ -159,6 +161,8 @@ class Claimer:
     def _call(self, read: _Read, *, suspects: bool) -> Call:
         settings, entry = self._settings, read.held.entry
         keys = [settings.keys.request(read.request_id), settings.keys.events(read.request_id)]
+        if not settings.clustered:
+            keys.append(queue_of(settings, read.held))
         deadline = read.request.deadline if read.request is not None else None
         return CLAIM.call(
             keys,
@@ -173,6 +177,7 @@ class Claimer:
                 settings.max_attempts,
                 _SUSPICIOUS,
                 int(suspects),
+                GROUP,
             ],
         )
 
@@ -192,7 +197,7 @@ class Claimer:
             self._suspects.append(read)
         elif verdict == "stale":
             # Not settled: if this consumer is its owner after all, the entry comes back by a sweep.
-            log.warning("request %s: delivered to another worker meanwhile", read.request_id)
+            log.warning("request %s: its entry is not this worker's any more", read.request_id)
             self._counters.lost_claims += 1
             self._holdings.forget(held)
         else:

@@ -19,6 +19,7 @@ async def hand_back(
     settings: BrokerSettings,
     connection: Connection,
     holdings: Holdings,
+    consumer: str,
     outbox: Outbox,
     leases: Leases,
 ) -> int:
@@ -34,7 +35,7 @@ async def hand_back(
         calls = [
             RELEASE.call(
                 [keys.request(held.request_id), keys.events(held.request_id)],
-                [held.epoch, milliseconds(settings.request_ttl)],
+                [held.epoch, consumer, milliseconds(settings.request_ttl)],
             )
             for held in released
             if held.request_id is not None

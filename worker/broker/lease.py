@@ -1,6 +1,8 @@
 """Staying alive in the eyes of others: leases renewed as long as the engine makes progress, no longer."""
 
 import logging
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,6 +57,8 @@ class Leases:
         queues = settings.keys.queues(settings.model)
         self._keys = [*queues, settings.keys.worker(settings.model, settings.name)]
         self._kick = anyio.Event()
+        self.renewed_at = -math.inf
+        """When Redis last heard that this worker is alive, of the monotonic clock."""
 
     def renew_now(self) -> None:
         self._kick.set()
@@ -79,7 +83,9 @@ class Leases:
         """Renew once; returns the number of strays. Raises ``redis.RedisError``."""
         if not self._progressing():  # it may have stopped while Redis was away
             return 0
-        return await self._beat(self._record())
+        strays = await self._beat(self._record())
+        self.renewed_at = time.monotonic()
+        return strays
 
     async def give_back(self) -> int:
         """Make everything this consumer owns and does not hold free for others at once.

@@ -30,20 +30,20 @@ class Message:
     size: int = 0
 
 
-def next_message(settings: BrokerSettings, held: Held, output: Output) -> Message | None:
+def next_message(settings: BrokerSettings, consumer: str, held: Held, output: Output) -> Message | None:
     """The request's end if it has come, else its new output, if any."""
     if output.ending is not None:
-        return _end(settings, held, output, output.ending)
+        return _end(settings, consumer, held, output, output.ending)
     event = output.next_event(held.epoch)
     if event is None:
         return None
     data = encode_event(event)
-    return _emit(settings, "event", held, event.seq, len(event.tokens), data)
+    return _emit(settings, consumer, "event", held, event.seq, len(event.tokens), data)
 
 
-def question(settings: BrokerSettings, held: Held, output: Output) -> Message:
+def question(settings: BrokerSettings, consumer: str, held: Held, output: Output) -> Message:
     """Does the claim stand, is it to be cancelled, and is the log as long as it was?"""
-    return _emit(settings, "question", held, output.logged, 0, b"")
+    return _emit(settings, consumer, "question", held, output.logged, 0, b"")
 
 
 def settlement(settings: BrokerSettings, held: Held) -> Message:
@@ -52,27 +52,34 @@ def settlement(settings: BrokerSettings, held: Held) -> Message:
     if held.request_id is None:
         body = body[:_LONGEST_UNREADABLE]
     keys = settings.keys
-    queue = keys.queue(settings.model, PRIORITIES[held.entry.stream // LANES], held.entry.stream % LANES)
-    touched = [queue, keys.dead(settings.model)]
+    touched = [queue_of(settings, held), keys.dead(settings.model)]
     if held.request_id is not None and not settings.clustered:
         touched.append(keys.request(held.request_id))
     arguments = [GROUP, held.entry.id, held.dead, held.entry.deliveries, body, settings.dead_letters]
     return Message("settlement", held, SETTLE.call(touched, arguments))
 
 
+def queue_of(settings: BrokerSettings, held: Held) -> str:
+    """The stream that the entry is on."""
+    priority, lane = divmod(held.entry.stream, LANES)
+    return settings.keys.queue(settings.model, PRIORITIES[priority], lane)
+
+
 def _emit(
     settings: BrokerSettings,
+    consumer: str,
     kind: Literal["event", "question"],
     held: Held,
     seq: int,
     count: int,
     data: bytes,
 ) -> Message:
-    arguments = [held.epoch, seq, count, data, milliseconds(settings.request_ttl), settings.publish]
+    ttl = milliseconds(settings.request_ttl)
+    arguments = [held.epoch, consumer, seq, count, data, ttl, settings.publish]
     return Message(kind, held, EMIT.call(_keys(settings, held), arguments), seq, count, len(data))
 
 
-def _end(settings: BrokerSettings, held: Held, output: Output, ending: Ending) -> Message:
+def _end(settings: BrokerSettings, consumer: str, held: Held, output: Output, ending: Ending) -> Message:
     total = len(ending.tokens)
     error = None
     if ending.error_code is not None:
@@ -88,8 +95,8 @@ def _end(settings: BrokerSettings, held: Held, output: Output, ending: Ending) -
     whole, rest = _encoded(output.whole(held.epoch)), _encoded(output.rest(held.epoch))
     last = encode_event(done)
     ttl = milliseconds(settings.result_ttl)
-    arguments = [held.epoch, total, whole, rest, last, ending.reason, ttl, settings.publish, held.dead]
-    call = FINISH.call(_keys(settings, held), arguments)
+    about = [ending.reason, ttl, settings.publish, held.dead]
+    call = FINISH.call(_keys(settings, held), [held.epoch, consumer, total, whole, rest, last, *about])
     return Message("end", held, call, total, 0, len(whole) + len(rest) + len(last))
 
 

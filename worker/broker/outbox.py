@@ -39,6 +39,7 @@ class Outbox:
         settings: BrokerSettings,
         connection: Connection,
         holdings: Holdings,
+        consumer: str,
         *,
         on_lost: Callable[[Held], None],
         on_cancel: Callable[[Held], None],
@@ -47,6 +48,7 @@ class Outbox:
         self._connection = connection
         self._counters = connection.counters
         self._holdings = holdings
+        self._consumer = consumer
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         # Dictionaries as ordered sets: what has waited longest goes first.
@@ -189,7 +191,10 @@ class Outbox:
         messages: list[Message] = []
         size = 0
         for held in list(self._unlogged):
-            message = next_message(self._settings, held, held.output) if held.output is not None else None
+            output = held.output
+            message = (
+                next_message(self._settings, self._consumer, held, output) if output is not None else None
+            )
             if message is None:
                 del self._unlogged[held]
                 continue
@@ -199,7 +204,7 @@ class Outbox:
                 break
         answered_anyway = {message.held for message in messages}
         messages += [
-            question(self._settings, held, held.output)
+            question(self._settings, self._consumer, held, held.output)
             for held in self._asking
             if held.output is not None and held not in answered_anyway
         ]

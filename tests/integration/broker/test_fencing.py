@@ -138,9 +138,10 @@ async def test_a_request_that_kills_its_workers_is_given_up_with_a_dead_letter(
     limits = settings(redis_url, max_attempts=3, lease=0.3)
     for attempt in range(3):
         async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
-            worker = CountingWorker(broker, CountingEngine(pause_at=attempt + 1))
+            worker = CountingWorker(broker, CountingEngine(pause_at=3))
             tasks.start_soon(worker.serve)
-            await until(lambda n=attempt: state_of(redis_client, "poison").get("seq") == str(n + 1))
+            await until(lambda n=attempt: state_of(redis_client, "poison").get("attempts") == str(n + 1))
+            await until(lambda: state_of(redis_client, "poison").get("seq") == "3")
             tasks.cancel_scope.cancel()
     async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
         survivor = CountingWorker(broker)
@@ -159,6 +160,42 @@ async def test_a_request_that_kills_its_workers_is_given_up_with_a_dead_letter(
     assert letter[b"r"] == body
     assert letter[b"error"].startswith(b"too_many_attempts: ")
     assert queue_is_empty(redis_client)
+
+
+async def test_an_attempt_that_got_further_before_its_worker_died_is_a_quarter_of_one(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """Who is hit time and again by what others did is no poison; who kills a worker a token is, in the end."""
+    enqueue(redis_client, "a", max_tokens=20)
+    limits = settings(redis_url, max_attempts=2, lease=0.3)
+    for attempt in range(5):
+        async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
+            tasks.start_soon(CountingWorker(broker, CountingEngine(pause_at=attempt + 1)).serve)
+            await until(lambda n=attempt: state_of(redis_client, "a").get("seq") == str(n + 1))
+            tasks.cancel_scope.cancel()
+    async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(CountingWorker(broker).serve)
+        await until(lambda: done_of(redis_client, "a"))
+        tasks.cancel_scope.cancel()
+    done = done_of(redis_client, "a")
+    assert done is not None
+    assert done.error is not None
+    assert (done.seq, done.error.code) == (5, "too_many_attempts")
+    assert state_of(redis_client, "a")["attempts"] == "6"
+
+
+async def test_a_request_handed_back_is_charged_nothing_and_forgiven_nothing(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    enqueue(redis_client, "a", max_tokens=20)
+    for attempt in range(3):
+        async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
+            tasks.start_soon(CountingWorker(broker, CountingEngine(pause_at=attempt + 1)).serve)
+            await until(lambda n=attempt: state_of(redis_client, "a").get("seq") == str(n + 1))
+            await broker.hand_back()
+            tasks.cancel_scope.cancel()
+    state = state_of(redis_client, "a")
+    assert (state["attempts"], state["epoch"], state.get("spared", "0")) == ("0", "3", "0")
 
 
 async def test_a_crash_between_the_end_and_its_acknowledgement_only_settles(

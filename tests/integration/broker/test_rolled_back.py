@@ -3,10 +3,23 @@
 import anyio
 import pytest
 import redis
-from counting_worker import KEYS, enqueue, queue_is_empty, settings, state_of, until
+from counting_worker import (
+    KEYS,
+    MODEL,
+    CountingWorker,
+    assert_served,
+    enqueue,
+    log_of,
+    queue_is_empty,
+    settings,
+    state_of,
+    until,
+    word,
+)
 
-from headrace.worker.broker import open_broker
+from headrace.worker.broker import Broker, Claim, open_broker
 from headrace.worker.broker.entries import Unrun
+from headrace.worker.engine.step import Delta as NewTokens
 
 pytestmark = pytest.mark.anyio
 
@@ -17,11 +30,7 @@ async def test_an_entry_is_not_settled_while_its_request_has_not_ended(
     """Otherwise the request would run for ever, in the books only: nobody would have its entry."""
     enqueue(redis_client, "a", max_tokens=3)
     async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
-        intake = broker.intake
-        intake.offer((1, 1, 1))
-        await intake.pull()
-        await intake.claim()
-        claim = await intake.next_claim()
+        claim = await claimed(broker)
         before = redis_client.dump(KEYS.request("a"))
         ending = Unrun("a", claim.epoch, "length", [0, 1, 2], "w0 w1 w2 ")
         broker.outbox.put([], [ending])
@@ -38,3 +47,75 @@ async def test_an_entry_is_not_settled_while_its_request_has_not_ended(
     assert state_of(redis_client, "a")["status"] == "finished"
     assert state_of(redis_client, "a")["finish_reason"] == "length"
     assert redis_client.xlen(KEYS.events("a")) == 2
+
+
+async def test_an_entry_whose_state_is_gone_too_is_not_settled(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """A bare entry from before what was lost: it has been accepted, and is to be served again."""
+    enqueue(redis_client, "a", max_tokens=8)
+    async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
+        claim = await claimed(broker)
+        broker.outbox.put([], [Unrun("a", claim.epoch, "length", [0], "w")])
+        assert await broker.outbox.flush() is None
+        redis_client.delete(KEYS.request("a"), KEYS.events("a"))
+        assert await broker.outbox.flush() is None
+        assert not queue_is_empty(redis_client)
+        tasks.start_soon(CountingWorker(broker).serve)
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    assert_served(redis_client, "a", 8)
+
+
+async def test_an_entry_that_the_server_has_forgotten_is_not_claimed(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """Its request would run without anyone to take it over."""
+    enqueue(redis_client, "forgotten")
+    enqueue(redis_client, "undelivered", lane=1)
+    queue, other = KEYS.queue(MODEL, "normal", 0), KEYS.queue(MODEL, "normal", 1)
+    async with open_broker(settings(redis_url)) as broker:
+        broker.intake.offer((2, 2, 2))
+        await broker.intake.pull()
+        assert broker.intake.pulled == 2
+        redis_client.delete(queue)
+        redis_client.xgroup_destroy(other, "workers")
+        await broker.intake.claim()
+        assert (broker.intake.ready, broker.held) == (0, 0)
+    assert not redis_client.exists(KEYS.request("forgotten"), KEYS.request("undelivered"))
+    assert redis_client.xlen(other) == 1
+
+
+async def test_of_two_workers_in_one_epoch_only_the_one_that_redis_knows_writes(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    enqueue(redis_client, "a", max_tokens=8)
+    queue = KEYS.queue(MODEL, "normal", 0)
+    undelivered = redis_client.dump(queue)
+    async with (
+        open_broker(settings(redis_url, "first")) as first,
+        open_broker(settings(redis_url, "second")) as second,
+        anyio.create_task_group() as tasks,
+    ):
+        before = await claimed(first)
+        redis_client.delete(KEYS.request("a"))
+        redis_client.restore(queue, 0, undelivered, replace=True)
+        after = await claimed(second)
+        assert (before.epoch, after.epoch) == (1, 1)
+        first.outbox.put([NewTokens("a", 1, 0, 0, [99], "forged")], [])
+        assert await first.outbox.flush() is None
+        assert first.counters.lost_claims == 1
+        assert log_of(redis_client, "a") == []
+        first.intake.stop()
+        tasks.start_soon(second.outbox.run)
+        second.outbox.put([], [Unrun("a", 1, "length", [0, 1], word(0) + word(1))])
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    assert [type(event).__name__ for event in log_of(redis_client, "a")] == ["Delta", "Done"]
+
+
+async def claimed(broker: Broker) -> Claim:
+    broker.intake.offer((1, 1, 1))
+    await broker.intake.pull()
+    await broker.intake.claim()
+    return await broker.intake.next_claim()

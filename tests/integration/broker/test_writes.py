@@ -12,11 +12,12 @@ from headrace.worker.broker.scripts import EMIT, FINISH, RELEASE, SETTLE
 
 NAMES = [KEYS.request("a"), KEYS.events("a"), KEYS.channel("a")]
 TTL = 60_000
+MINE = {"status": "running", "epoch": 2, "worker": "w.1"}
 
 
 @pytest.fixture(autouse=True)
 def running_in_epoch_2(redis_client: redis.Redis) -> None:
-    redis_client.hset(KEYS.request("a"), mapping={"status": "running", "epoch": 2, "attempts": 2})
+    redis_client.hset(KEYS.request("a"), mapping={**MINE, "attempts": 2})
     redis_client.pexpire(KEYS.request("a"), TTL)
 
 
@@ -38,18 +39,21 @@ def published(redis_client: redis.Redis) -> Any:
         yield messages
 
 
-def emit(client: redis.Redis, epoch: int, seq: int, count: int, *, ask: bool = False) -> list[Any]:
+def emit(
+    client: redis.Redis, epoch: int, seq: int, count: int, *, ask: bool = False, worker: str = "w.1"
+) -> list[Any]:
     event = encode_event(Delta(seq, seq, epoch, list(range(seq, seq + count)), "x" * count))
     data = b"" if ask else event
-    reply = client.eval(EMIT.text, 3, *NAMES, epoch, seq, 0 if ask else count, data, TTL, "PUBLISH")
+    arguments = [epoch, worker, seq, 0 if ask else count, data, TTL, "PUBLISH"]
+    reply = client.eval(EMIT.text, 3, *NAMES, *arguments)
     assert isinstance(reply, list)
     return reply
 
 
-def finish(client: redis.Redis, epoch: int, total: int, dead: str = "") -> list[Any]:
+def finish(client: redis.Redis, epoch: int, total: int, dead: str = "", *, worker: str = "w.1") -> list[Any]:
     whole = encode_event(Delta(0, 0, epoch, list(range(total)), "x" * total))
     done = encode_event(Done(total, epoch, "stop", Usage()))
-    arguments = [epoch, total, whole, b"", done, "stop", TTL, "PUBLISH", dead]
+    arguments = [epoch, worker, total, whole, b"", done, "stop", TTL, "PUBLISH", dead]
     reply = client.eval(FINISH.text, 3, *NAMES, *arguments)
     assert isinstance(reply, list)
     return reply
@@ -87,10 +91,26 @@ def test_another_epoch_writes_nothing(
     assert emit(redis_client, epoch, 3, 1) == [b"lost", b"running", b"2"]
     assert emit(redis_client, epoch, 3, 1, ask=True) == [b"lost", b"running", b"2"]
     assert finish(redis_client, epoch, 4) == [b"lost", b"running", b"2"]
-    assert redis_client.eval(RELEASE.text, 2, *NAMES[:2], epoch, TTL) == 0
+    assert redis_client.eval(RELEASE.text, 2, *NAMES[:2], epoch, "w.1", TTL) == 0
     assert state_of(redis_client, "a") == before
     assert len(log_of(redis_client, "a")) == 1
     assert published() == 1
+
+
+def test_the_same_epoch_of_another_worker_writes_nothing(
+    redis_client: redis.Redis, published: Callable[[], int]
+) -> None:
+    """A server that lost its last second hands out an epoch again, while the first to have it still runs."""
+    emit(redis_client, 2, 0, 3)
+    before = state_of(redis_client, "a")
+    assert emit(redis_client, 2, 3, 1, worker="w.2") == [b"lost", b"running", b"2"]
+    assert emit(redis_client, 2, 3, 1, ask=True, worker="w.2") == [b"lost", b"running", b"2"]
+    assert finish(redis_client, 2, 4, worker="w.2") == [b"lost", b"running", b"2"]
+    assert redis_client.eval(RELEASE.text, 2, *NAMES[:2], 2, "w.2", TTL) == 0
+    assert state_of(redis_client, "a") == before
+    assert published() == 1
+    finish(redis_client, 2, 4)
+    assert finish(redis_client, 2, 5, worker="w.2") == [b"lost", b"finished", b"2"]
 
 
 def test_an_end_repeated_is_one_end_and_nothing_comes_after_it(
@@ -103,7 +123,7 @@ def test_an_end_repeated_is_one_end_and_nothing_comes_after_it(
     assert published() == 2
     assert emit(redis_client, 2, 4, 1) == [b"lost", b"finished", b"2"]
     assert finish(redis_client, 3, 9) == [b"lost", b"finished", b"2"]
-    assert redis_client.eval(RELEASE.text, 2, *NAMES[:2], 2, TTL) == 0
+    assert redis_client.eval(RELEASE.text, 2, *NAMES[:2], 2, "w.1", TTL) == 0
     assert state_of(redis_client, "a")["status"] == "finished"
 
 

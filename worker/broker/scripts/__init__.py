@@ -6,6 +6,8 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Final
 
+from ....clients import scripts as client_scripts
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -16,7 +18,10 @@ class Script:
 
     @classmethod
     def read(cls, name: str) -> "Script":
-        text = files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+        return cls.of(files(__name__).joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+
+    @classmethod
+    def of(cls, text: str) -> "Script":
         return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     def call(
@@ -35,10 +40,11 @@ SETTLE: Final = Script.read("settle")
 HEARTBEAT: Final = Script.read("heartbeat")
 PRESENCE: Final = Script.read("presence")
 RELEASE: Final = Script.read("release")
+DEPTH: Final = Script.of(client_scripts.DEPTH.source)
 
 _TEXTS: Final = {
     script.digest: script.text
-    for script in (TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, HEARTBEAT, PRESENCE, RELEASE)
+    for script in (TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, HEARTBEAT, PRESENCE, RELEASE, DEPTH)
 }
 
 

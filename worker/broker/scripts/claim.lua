@@ -1,32 +1,39 @@
 -- Claim a request for one worker: from here on only that worker, in this epoch, may write to its keys.
 --
--- KEYS: request hash, event log
+-- KEYS: request hash, event log; the entry's queue stream too, where one script may touch it: on a single
+--       server, not in a cluster
 -- ARGV: queue entry id, number of its stream, times delivered, consumer, model, deadline in ms or '', TTL ms,
---       most attempts, attempts after which a request is a suspect, 1 if a suspect may be claimed
+--       most attempts, attempts after which a request is a suspect, 1 if a suspect may be claimed, group
 -- Returns {verdict, now ms, ...}
 --   'run' | 'cancelled' | 'expired' | 'poison', now, epoch, attempts, logged tokens, {event, ...}
 --     claimed; in the last three cases the caller ends the request without running it
 --   'finished', now, dead-letter error or ''     this entry's request has ended; only settling it is left
 --   'duplicate', now                             another entry has started or ended the request
---   'stale', now                                 the entry has been delivered to someone else since
+--   'stale', now                                 the entry is not this consumer's: it has gone to someone else
+--                                                since, or the server has come back without it
 --   'suspect', now                               not claimed: it may be what killed its earlier workers
 --
 -- Field `entry` is the client's note of what it enqueued last; `claimed` is the entry that started the request,
--- with its stream, since entries of different streams may have equal ids.
+-- with its stream, since entries of different streams may have equal ids. A request that runs has its entry on
+-- the queue, whatever the server forgets: the claim looks for it, and only the end takes it off.
+--
+-- An attempt that logged output and then ended in silence is a quarter of one: more likely than not something
+-- else killed the worker. `since` is where the log ended when it began, `spared` how many such there were.
 
 local place, deliveries = ARGV[2] .. '/' .. ARGV[1], tonumber(ARGV[3])
 local consumer, model = ARGV[4], ARGV[5]
 local deadline, ttl, most = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local suspicious, suspects = tonumber(ARGV[9]), ARGV[10] == '1'
+local suspicious, suspects, group = tonumber(ARGV[9]), ARGV[10] == '1', ARGV[11]
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local state = redis.call('HMGET', KEYS[1], 'status', 'epoch', 'attempts', 'claimed', 'deliveries', 'worker',
-                         'cancel', 'seq', 'dead')
+                         'cancel', 'seq', 'dead', 'since', 'spared')
 local status, claimed = state[1], state[4]
 local epoch, attempts = tonumber(state[2] or '0'), tonumber(state[3] or '0')
 local delivered = tonumber(state[5] or '0')
+local seq, since, spared = tonumber(state[8] or '0'), tonumber(state[10] or '0'), tonumber(state[11] or '0')
 
 if status == 'finished' then
   if claimed and claimed ~= place then return {'duplicate', now} end
@@ -34,13 +41,18 @@ if status == 'finished' then
 end
 if claimed and claimed ~= place then return {'duplicate', now} end
 if claimed and deliveries < delivered then return {'stale', now} end
+if KEYS[3] then
+  local owned = redis.pcall('XPENDING', KEYS[3], group, ARGV[1], ARGV[1], 1)
+  if owned.err or not owned[1] or owned[1][2] ~= consumer then return {'stale', now} end
+end
 
 -- The same delivery claimed twice is a repetition whose first reply was lost.
 local repeated = status == 'running' and state[6] == consumer and deliveries == delivered
+if not repeated and seq > since then spared = spared + 1 end
 local verdict = 'run'
 if state[7] then verdict = 'cancelled'
 elseif deadline and now >= deadline then verdict = 'expired'
-elseif attempts + (repeated and 0 or 1) > most then verdict = 'poison'
+elseif attempts - spared * 0.75 + (repeated and 0 or 1) > most then verdict = 'poison'
 elseif not repeated and attempts >= suspicious and not suspects then return {'suspect', now} end
 
 if not status then redis.call('DEL', KEYS[2]) end
@@ -48,7 +60,8 @@ if not repeated then
   epoch = epoch + 1
   attempts = attempts + 1
   redis.call('HSET', KEYS[1], 'status', 'running', 'epoch', epoch, 'attempts', attempts, 'worker', consumer,
-             'claimed', place, 'deliveries', deliveries, 'started', now)
+             'claimed', place, 'deliveries', deliveries, 'started', now, 'since', seq)
+  if spared > 0 then redis.call('HSET', KEYS[1], 'spared', spared) end
   redis.call('HSETNX', KEYS[1], 'entry', ARGV[1])
   redis.call('HSETNX', KEYS[1], 'model', model)
   redis.call('HSETNX', KEYS[1], 'created', now)
@@ -63,4 +76,4 @@ for _, item in ipairs(redis.call('XRANGE', KEYS[2], '-', '+')) do
   end
 end
 
-return {verdict, now, epoch, attempts, tonumber(state[8] or '0'), events}
+return {verdict, now, epoch, attempts, seq, events}

@@ -1,18 +1,23 @@
 -- Log and publish one event of a running request, or only ask how it stands.
 --
 -- KEYS: request hash, event log, channel
--- ARGV: epoch, tokens before the event, tokens in it, the event or '' to ask, TTL ms, PUBLISH or SPUBLISH
+-- ARGV: epoch, consumer, tokens before the event, tokens in it, the event or '' to ask, TTL ms, PUBLISH or
+--       SPUBLISH
 -- Returns
 --   {'ok', logged tokens, cancel flag or ''}     logged, now or by an earlier try of the same event
 --   {'at', logged tokens, cancel flag or ''}     not logged: the log ends before or within the event
---   {'lost', status or '', epoch or ''}          this epoch is over
+--   {'lost', status or '', epoch or ''}          this claim is over
+--
+-- A server that came back without its last second may have given the same epoch to two workers.
 
-local state = redis.call('HMGET', KEYS[1], 'status', 'epoch', 'seq', 'cancel')
-if state[1] ~= 'running' or state[2] ~= ARGV[1] then return {'lost', state[1] or '', state[2] or ''} end
+local state = redis.call('HMGET', KEYS[1], 'status', 'epoch', 'worker', 'seq', 'cancel')
+if state[1] ~= 'running' or state[2] ~= ARGV[1] or state[3] ~= ARGV[2] then
+  return {'lost', state[1] or '', state[2] or ''}
+end
 
-local logged, cancel = tonumber(state[3] or '0'), state[4] or ''
-local seq, count, event = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local ttl = tonumber(ARGV[5])
+local logged, cancel = tonumber(state[4] or '0'), state[5] or ''
+local seq, count, event = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local ttl = tonumber(ARGV[6])
 
 local verdict = 'ok'
 if logged < seq then
@@ -25,7 +30,7 @@ elseif event ~= '' and logged == seq then
     local time = redis.call('TIME')
     redis.call('HSETNX', KEYS[1], 'first_token', time[1] * 1000 + math.floor(time[2] / 1000))
   end
-  redis.call(ARGV[6], KEYS[3], event)
+  redis.call(ARGV[7], KEYS[3], event)
 elseif logged < seq + count then
   verdict = 'at'
 end

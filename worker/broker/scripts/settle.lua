@@ -6,8 +6,10 @@
 -- Returns 1, or 0 when an earlier try had done it, or -1 and nothing is done: the request has not ended, since
 -- the server has come back without the last it had confirmed.
 
-local status = KEYS[3] and redis.call('HMGET', KEYS[3], 'status')[1]
-if status and status ~= 'finished' then return -1 end
+if KEYS[3] and redis.call('HMGET', KEYS[3], 'status')[1] ~= 'finished'
+   and #redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2]) > 0 then
+  return -1
+end
 local acked = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 local deleted = redis.call('XDEL', KEYS[1], ARGV[2])
 if acked == 0 and deleted == 0 then return 0 end
