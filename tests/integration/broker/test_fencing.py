@@ -165,7 +165,7 @@ async def test_a_request_that_kills_its_workers_is_given_up_with_a_dead_letter(
 async def test_an_attempt_that_got_further_before_its_worker_died_is_a_quarter_of_one(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
-    """Who is hit time and again by what others did is no poison; who kills a worker a token is, in the end."""
+    """Who is hit time and again by what others did is no poison; who kills a worker a token is, at last."""
     enqueue(redis_client, "a", max_tokens=20)
     limits = settings(redis_url, max_attempts=2, lease=0.3)
     for attempt in range(5):
