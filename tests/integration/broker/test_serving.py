@@ -113,8 +113,8 @@ async def test_two_workers_share_a_queue_and_neither_takes_more_than_it_has_room
     for number, name in enumerate(names):
         enqueue(redis_client, name, lane=number % 16, max_tokens=3 + number % 5)
     async with (
-        open_broker(settings(redis_url, "one")) as one,
-        open_broker(settings(redis_url, "two")) as two,
+        open_broker(settings(redis_url, "one", lease=60)) as one,
+        open_broker(settings(redis_url, "two", lease=60)) as two,
         anyio.create_task_group() as tasks,
     ):
         workers = [CountingWorker(one, CountingEngine(room=3)), CountingWorker(two, CountingEngine(room=5))]
