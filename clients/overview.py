@@ -8,23 +8,13 @@ from typing import Any, Final
 import redis.asyncio
 
 from .connection import Connection
-from .protocol import GROUP, LANES, PRIORITIES, Keys, Priority
+from .protocol import GROUP, LANES, Keys
+from .queue_status import QueueStatus, queue_statuses
 from .scripts import DEPTH
 
 _KEYS_PER_SCAN: Final = 1000
 _SCANS_PER_LOOK: Final = 100
 """So one look passes over some hundred thousand keys at most; the next goes on from there."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStatus:
-    """One priority of one model's queue, over all lanes. ``oldest`` is the longest wait in seconds."""
-
-    model: str
-    priority: Priority
-    waiting: int
-    delivered: int
-    oldest: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +129,8 @@ class Monitor:
 
     async def _read_queues(self, model: str) -> list[QueueStatus]:
         keys = self._keys.queues(model)
-        now, *levels = await self._connection.call(lambda server: DEPTH.run(server, keys, [GROUP, LANES]))
-        return [
-            QueueStatus(
-                model=model,
-                priority=priority,
-                waiting=max(0, entries - delivered),
-                delivered=delivered,
-                oldest=max(0, now - int(oldest.partition(b"-")[0])) / 1000 if oldest else None,
-            )
-            for priority, (entries, delivered, oldest) in zip(PRIORITIES, levels, strict=True)
-        ]
+        reply = await self._connection.call(lambda server: DEPTH.run(server, keys, [GROUP, LANES]))
+        return queue_statuses(model, reply)
 
 
 def _worker_status(model: str, name: str, record: Mapping[str, str], now: int) -> WorkerStatus:

@@ -3,11 +3,13 @@
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.metadata import version
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
+from prometheus_client import CollectorRegistry
 
 from .activity import activity
 from .assembly import Assembly, assemble
@@ -15,15 +17,14 @@ from .broker.broker import open_broker
 from .broker.lease import Record
 from .broker.settings import BrokerSettings
 from .config import WorkerConfig, make_worker_name, parse_size
+from .health import Health
 from .inbox import Inbox
 from .logs import without_password
+from .operator_port import operator_port
 from .serve import Observer, ServeLoop
 from .telemetry import Telemetry
 
 log = logging.getLogger(__name__)
-
-_STALLED = 120.0
-"""Seconds in one engine step after which the engine counts as hung and its requests go to others."""
 
 
 async def run_worker(
@@ -43,15 +44,23 @@ async def run_worker(
         what ``assemble`` raises; and whatever ends the engine: its requests then go to others as their leases
         expire, each charged with an attempt.
     """
-    assembly = await anyio.to_thread.run_sync(assemble, config)
-    for fact in assembly.facts:
-        log.info(fact)
-    await _serve(config, assembly, observe, on_ready, stop)
+    registry, health = CollectorRegistry(), Health(config.lease)
+    with ExitStack() as stack:
+        if config.metrics_port is not None:  # from the start, to tell a worker that loads from a dead one
+            host = config.metrics_host
+            port = stack.enter_context(operator_port(host, config.metrics_port, registry, health))
+            log.info("metrics: http://%s:%d/metrics", host, port)
+        assembly = await anyio.to_thread.run_sync(assemble, config)
+        for fact in assembly.facts:
+            log.info(fact)
+        await _serve(config, assembly, registry, health, observe, on_ready, stop)
 
 
 async def _serve(
     config: WorkerConfig,
     assembly: Assembly,
+    registry: CollectorRegistry,
+    health: Health,
     observe: Observer | None,
     on_ready: Callable[[Assembly], None] | None,
     stop: anyio.Event | None,
@@ -83,17 +92,20 @@ async def _serve(
             **activity(engine.snapshot(), telemetry.recent_first_tokens()),
         }
 
-    async with open_broker(
-        settings, record=record, progressing=lambda: serve_loop.stepping_for < _STALLED
-    ) as broker:
+    async with open_broker(settings, record=record, progressing=lambda: health.progressing) as broker:
         telemetry = Telemetry(
-            assembly.served_name, lambda: engine.status, broker.counters, version("headrace")
+            registry,
+            assembly.served_name,
+            version("headrace"),
+            lambda: engine.status,
+            broker.counters,
+            lambda: broker.queue_watch.latest,
         )
         inbox = Inbox(broker, assembly.preparation, telemetry)
         serve_loop = ServeLoop(engine, broker, inbox, telemetry, grace=config.grace, observe=observe)
-        if config.metrics_port is not None:
-            port = telemetry.serve(config.metrics_host, config.metrics_port)
-            log.info("metrics: http://%s:%d/metrics", config.metrics_host, port)
+        health.serving(
+            lambda: serve_loop.stepping_for, lambda: broker.leases.renewed_at, lambda: serve_loop.draining
+        )
         async with anyio.create_task_group() as tasks:
             # First of all: a signal that comes once requests are held must hand them back.
             if stop is None:
@@ -101,6 +113,9 @@ async def _serve(
             else:
                 tasks.start_soon(_drain_on_event, serve_loop, stop)
             tasks.start_soon(broker.run)
+            if config.metrics_port is not None:
+                tasks.start_soon(broker.queue_watch.run)
+                tasks.start_soon(health.beat)
             tasks.start_soon(inbox.run)
             log.info(
                 "worker %s: taking requests for %s from %s",

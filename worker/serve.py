@@ -48,6 +48,10 @@ class ServeLoop:
         """Seconds that the current engine step has taken so far; 0 between steps."""
         return 0.0 if self._stepping_since is None else time.monotonic() - self._stepping_since
 
+    @property
+    def draining(self) -> bool:
+        return self._deadline is not None
+
     def drain(self, *, at_once: bool = False) -> None:
         """Take nothing more and end when nothing runs any more or ``grace`` is over; or now."""
         self._broker.intake.stop()

@@ -2,16 +2,21 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..clients.protocol import FinishReason
+from ..clients.queue_metrics import queue_families
+from ..clients.queue_status import QueueStatus
+from .broker.connection import ErrorKind
 from .broker.counters import Counters
 from .engine.engine import EngineStatus
-from .engine.sequence import Sequence
+from .engine.sequence import Sequence as EngineSequence
 from .engine.step import Step
 
 _LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -30,12 +35,20 @@ class _Stream:
 
 
 class Telemetry:
-    """Observes one worker. Times are of the monotonic clock, in seconds."""
+    """Observes one worker, into ``registry``. Times are of the monotonic clock, in seconds.
+
+    ``status``, ``counters`` and ``queues`` are read when somebody looks.
+    """
 
     def __init__(
-        self, model: str, status: Callable[[], EngineStatus], counters: Counters, version: str
+        self,
+        registry: CollectorRegistry,
+        model: str,
+        version: str,
+        status: Callable[[], EngineStatus],
+        counters: Counters,
+        queues: Callable[[], Sequence[QueueStatus]],
     ) -> None:
-        self.registry = CollectorRegistry()
         self.tokens_per_second = 0.0
         self._streams: dict[str, _Stream] = {}
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=_MOST_RECENT)
@@ -43,33 +56,26 @@ class Telemetry:
         self._window_tokens = 0
 
         def histogram(name: str, description: str) -> Histogram:
-            return Histogram(
-                f"headrace_{name}_seconds", description, registry=self.registry, buckets=_LATENCIES
-            )
+            return Histogram(f"headrace_{name}_seconds", description, registry=registry, buckets=_LATENCIES)
 
         self._queue_wait = histogram("queue_wait", "From enqueueing to the claim by a worker.")
         self._first_token = histogram("time_to_first_token", "From enqueueing to the first token.")
         self._inter_token = histogram("inter_token_latency", "Between tokens of one request.")
         self._step = histogram("step", "One iteration: scheduling, forward pass, sampling.")
-        self._tokens = Counter("headrace_tokens", "Tokens computed.", ["kind"], registry=self.registry)
+        self._tokens = Counter("headrace_tokens", "Tokens computed.", ["kind"], registry=registry)
         self._prompt_tokens = self._tokens.labels("prefill")
         self._output_tokens = self._tokens.labels("output")
         self._preemptions = Counter(
-            "headrace_preemptions", "Sequences whose blocks were taken back.", registry=self.registry
+            "headrace_preemptions", "Sequences whose blocks were taken back.", registry=registry
         )
-        self.registry.register(_Reader(model, version, status, counters))
-
-    def serve(self, host: str, port: int) -> int:
-        """Serve ``/metrics`` from a thread; returns the port, which the system chooses if ``port`` is 0."""
-        server, _ = start_http_server(port, addr=host, registry=self.registry)
-        return server.server_port
+        registry.register(_Reader(model, version, status, counters, queues))
 
     def recent_first_tokens(self) -> list[float]:
         """Seconds to the first token, of the last minute's requests; of the last 256, if they are more."""
         oldest = time.monotonic() - _RECENT
         return [seconds for moment, seconds in self._first_tokens if moment >= oldest]
 
-    def joined(self, sequence: Sequence, waited_ms: int) -> None:
+    def joined(self, sequence: EngineSequence, waited_ms: int) -> None:
         """A request was claimed, ``waited_ms`` after it was enqueued."""
         waited = waited_ms / 1000
         self._queue_wait.observe(waited)
@@ -123,11 +129,17 @@ class _Reader(Collector):
     """Reads gauges and totals that others keep, at the time of a scrape."""
 
     def __init__(
-        self, model: str, version: str, status: Callable[[], EngineStatus], counters: Counters
+        self,
+        model: str,
+        version: str,
+        status: Callable[[], EngineStatus],
+        counters: Counters,
+        queues: Callable[[], Sequence[QueueStatus]],
     ) -> None:
         self._labels = {"model": model, "version": version}
         self._status = status
         self._counters = counters
+        self._queues = queues
 
     def collect(self) -> Iterator[Metric]:
         status, counters = self._status(), self._counters
@@ -148,6 +160,7 @@ class _Reader(Collector):
         prefix.add_metric(["hit"], status.prefix_hit_tokens)
         prefix.add_metric(["miss"], status.prefix_queried_tokens - status.prefix_hit_tokens)
         yield prefix
+        yield from queue_families(self._queues())
         yield GaugeMetricFamily(
             "headrace_outbox_bytes", "Output that Redis has not confirmed.", counters.outbox_bytes
         )
@@ -167,10 +180,10 @@ class _Reader(Collector):
         finished = CounterMetricFamily(
             "headrace_requests_finished", "Requests that ended here.", labels=["reason"]
         )
-        for reason, count in sorted(counters.finished.items()):
-            finished.add_metric([reason], count)
+        for reason in get_args(FinishReason):  # from the start: a series that begins at 1 shows no increase
+            finished.add_metric([reason], counters.finished[reason])
         yield finished
         retries = CounterMetricFamily("headrace_redis_retries", "Redis calls repeated.", labels=["kind"])
-        for kind, count in sorted(counters.retries.items()):
-            retries.add_metric([kind], count)
+        for kind in get_args(ErrorKind):
+            retries.add_metric([kind], counters.retries[kind])
         yield retries

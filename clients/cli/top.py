@@ -15,7 +15,8 @@ from rich.text import Text
 
 from ..async_client import DEFAULT_URL, AsyncClient
 from ..errors import HeadraceError, Unavailable
-from ..overview import Monitor, Overview, QueueStatus, WorkerStatus
+from ..overview import Monitor, Overview, WorkerStatus
+from ..queue_status import QueueStatus
 from .options import Model, Namespace, RedisUrl
 
 

@@ -1,5 +1,6 @@
 """What a gateway counts, for Prometheus. No label holds a tenant, a key or an id."""
 
+from collections import Counter as Counts
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
@@ -8,6 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..overview import Overview
+from ..queue_metrics import queue_families
 from .slots import StreamSlots
 
 _LATENCIES: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -60,7 +63,9 @@ class Metrics:
             registry=self.registry,
             buckets=_LATENCIES,
         )
-        self.registry.register(_Streams(slots))
+        self.overview: Overview | None = None
+        """Queues and workers as last seen; None where they could not be."""
+        self.registry.register(_Reader(slots, self))
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
@@ -70,9 +75,23 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Streams(Collector):
-    def __init__(self, slots: StreamSlots) -> None:
+class _Reader(Collector):
+    """Reads gauges that others keep, at the time of a scrape."""
+
+    def __init__(self, slots: StreamSlots, metrics: Metrics) -> None:
         self._slots = slots
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("headrace_gateway_streams", "Streams open now.", len(self._slots))
+        overview = self._metrics.overview
+        up = "Whether Redis told how queues and workers stand."
+        yield GaugeMetricFamily("headrace_gateway_redis_up", up, overview is not None)
+        if overview is None:
+            return
+        yield from queue_families(overview.queues)
+        alive = Counts(worker.model for worker in overview.workers)
+        workers = GaugeMetricFamily("headrace_workers", "Workers alive.", labels=["model"])
+        for model in sorted({queue.model for queue in overview.queues} | set(alive)):
+            workers.add_metric([model], alive[model])
+        yield workers

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from ..async_client import AsyncClient
-from ..overview import Monitor, QueueStatus, WorkerStatus
+from ..overview import Monitor, Overview, WorkerStatus
 from ..protocol import Priority
+from ..queue_status import QueueStatus
 from .fleet import Fleet
 from .slots import StreamSlots
 
@@ -102,18 +103,19 @@ class SystemWatcher:
         self._slots = slots
         self._made = -_FRESH
         self._turn = asyncio.Lock()
-        self._latest: SystemView | None = None
+        self._latest: Overview | None = None
 
-    async def view(self) -> SystemView:
-        """How things stand. Raises ``Unavailable``."""
+    async def overview(self) -> Overview:
+        """Queues and workers. Raises ``Unavailable``."""
         async with self._turn:
             if self._latest is None or monotonic() - self._made >= _FRESH:
-                self._latest = await self._look()
+                self._latest = await self._monitor.look()
                 self._made = monotonic()
             return self._latest
 
-    async def _look(self) -> SystemView:
-        overview = await self._monitor.look()
+    async def view(self) -> SystemView:
+        """All that is known about them. Raises ``Unavailable``."""
+        overview = await self.overview()
         records = {(worker.model, worker.name): worker.fields for worker in await self._fleet.workers()}
         workers = [
             _worker(worker, records.get((worker.model, worker.name), {})) for worker in overview.workers
