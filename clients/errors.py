@@ -27,7 +27,10 @@ class QueueFull(HeadraceError):
 
 
 class UnknownRequest(HeadraceError):
-    """Redis has neither state nor events of this id: never submitted, expired, or lost with the data."""
+    """Redis has neither state nor events of this id: never submitted, expired, or lost with the data.
+
+    Also where a submission got no further than its state. Submitting it again under its id is always safe.
+    """
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request {request_id} is unknown or has expired")

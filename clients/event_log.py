@@ -36,9 +36,14 @@ class EventLog:
     def __init__(self, connection: Connection, keys: Keys, request_id: str) -> None:
         self.state: dict[str, str] = {}
         self._connection = connection
-        self._id = request_id
+        self.request_id = request_id
         self._keys = [keys.request(request_id), keys.events(request_id)]
         self._cursor = _BEGINNING
+
+    @property
+    def is_nowhere(self) -> bool:
+        """When last read, the request waited, and nobody knew of an entry for it on any queue."""
+        return self.state.get("status") == "queued" and "entry" not in self.state
 
     async def read_new(self, transcript: Transcript) -> AsyncGenerator[Event]:
         """What the log adds to ``transcript``.
@@ -56,7 +61,7 @@ class EventLog:
             page = await self._read_page()
             self.state = page.state
             if not page.state and page.last is None:
-                raise UnknownRequest(self._id)
+                raise UnknownRequest(self.request_id)
             gap = False
             for entry_id, event in self._events(page):
                 if gap := transcript.lacks_before(event):
@@ -73,14 +78,14 @@ class EventLog:
             elif page.is_full and not gap:
                 self._cursor = page.entries[-1][0]
             elif page.state.get("status") == "finished":
-                raise UnknownRequest(self._id) if page.last is None else EventsLost(self._id)
+                raise UnknownRequest(self.request_id) if page.last is None else EventsLost(self.request_id)
             else:
                 return
 
     def _events(self, page: _Page) -> Iterator[tuple[bytes, Event]]:
         rest = [page.last] if page.last is not None and not page.is_full else []
         for entry_id, data in page.entries + rest:
-            event = decode_known(data, self._id)
+            event = decode_known(data, self.request_id)
             if event is not None:
                 yield entry_id, event
 

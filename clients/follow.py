@@ -18,6 +18,9 @@ _LONGEST_SILENCE: Final = 15.0
 """Seconds without a message after which the log is looked at anyway; doubled while nothing comes."""
 
 _APPEARANCE_PAUSE: Final = 0.1
+_ENQUEUED_WITHIN: Final = 5.0
+"""Seconds from a request's state to its queue entry, after which there will be none: its client died between
+the two, or the server came back from a loss of power with the one and not the other."""
 
 
 async def follow(
@@ -29,10 +32,12 @@ async def follow(
     confirmed subscription, a gap, a full mailbox, silence. So is ``done``: it tells how many tokens there
     are, but not how much text, and no message that was missed may cost any.
 
-    ``wait``: seconds that an unknown request is given to appear. Raises as ``EventLog.read_new``.
+    ``wait``: seconds that an unknown request is given to appear. Raises as ``EventLog.read_new``, and
+    ``UnknownRequest`` also where only the state of a submission came about: submitting again completes it.
     """
     appear_until = monotonic() + wait
     silence = _FIRST_SILENCE
+    nowhere_since: float | None = None
     with channels.open(channel) as mailbox:
         while True:
             message = await mailbox.receive(silence * random.uniform(0.8, 1.0))  # noqa: S311  spreads load
@@ -52,6 +57,12 @@ async def follow(
                 async for piece in log.read_new(transcript):
                     silence = _FIRST_SILENCE
                     yield piece
+                if not log.is_nowhere:
+                    nowhere_since = None
+                elif nowhere_since is None:
+                    nowhere_since = monotonic()
+                elif monotonic() - nowhere_since > _ENQUEUED_WITHIN:
+                    unknown = UnknownRequest(log.request_id)
             except UnknownRequest as error:
                 unknown = error
             if event is not None and not transcript.lacks_before(event) and (piece := transcript.take(event)):

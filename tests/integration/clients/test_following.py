@@ -385,3 +385,21 @@ async def test_a_handle_that_is_not_read_holds_no_subscription(
         assert worker.redis.pubsub_numsub(worker.keys.channel(handle.id))[0][1] == 0
         worker.claim(other.id)
         worker.finish(other.id)
+
+
+async def test_a_submission_that_got_no_further_than_its_state_is_unknown_and_can_be_completed(
+    client: AsyncClient, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a loss of power may leave it behind; nothing else would ever end the wait."""
+    monkeypatch.setattr("headrace.clients.follow._ENQUEUED_WITHIN", 0.5)
+    handle = await client.submit("Hello", id="half", max_tokens=1)
+    worker.redis.hdel(worker.keys.request("half"), "entry")
+    worker.redis.delete(worker.keys.queue("m", "normal", 0))
+    with anyio.fail_after(LONG), pytest.raises(UnknownRequest):
+        await handle.result()
+    again = await client.submit("Hello", id="half", max_tokens=1)
+    assert worker.redis.xlen(worker.keys.queue("m", "normal", 0)) == 1
+    # From here on it waits as long as it takes.
+    with anyio.move_on_after(3) as waiting:
+        await again.result()
+    assert waiting.cancelled_caught
