@@ -15,8 +15,9 @@ from waiting import eventually_sync
 
 from headrace.clients import AsyncClient
 from headrace.clients.cli.top import top
-from headrace.clients.overview import Monitor, QueueStatus
+from headrace.clients.overview import Monitor
 from headrace.clients.protocol import GROUP, Keys
+from headrace.clients.queue_status import QueueStatus
 
 APP = typer.Typer()
 APP.command()(top)

@@ -6,15 +6,20 @@ from pathlib import Path
 
 import anyio
 import httpx
+import msgpack
 import pytest
 import redis
 from counting_worker import MODEL, CountingEngine, CountingWorker, settings, until
 from gateway_server import running_gateway
 from redis_cluster import three_masters
 from redis_servers import BINARIES, RedisServer, immortal_keys, running
+from typer import Typer
+from typer.testing import CliRunner
 from waiting import eventually
 
 from headrace.clients import AsyncClient
+from headrace.clients.cli.dead import dead
+from headrace.clients.cli.top import top
 from headrace.clients.protocol import GROUP, Keys
 from headrace.worker.broker import open_broker
 from headrace.worker.broker.scripts import PRUNE
@@ -26,7 +31,7 @@ PASSWORD = "of-this-test"  # noqa: S105
 
 @pytest.fixture(params=list(BINARIES))
 def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    """A server with the three accounts, and one for the test that may do everything."""
+    """A server with the accounts, and one for the test that may do everything."""
     lines = [path.read_text().replace("CHANGE-ME", PASSWORD) for path in sorted(ACCOUNTS.glob("*.acl"))]
     file = tmp_path / "users.acl"
     file.write_text("".join(lines))
@@ -160,6 +165,40 @@ async def test_a_gateway_does_all_of_its_work(guarded: RedisServer) -> None:
     assert_nothing_was_refused(guarded)
 
 
+def test_an_operator_does_all_of_their_work(guarded: RedisServer) -> None:
+    body = {"v": 1, "id": "poison", "model": MODEL, "prompt": "p"}
+    stream = f"headrace:dead:{{{MODEL}}}"
+    with guarded.connect() as admin:
+        worker = f"headrace:worker:{{{MODEL}}}:w"
+        admin.hset(worker, mapping={"model": MODEL, "version": "7.7", "updated": 1})
+        admin.expire(worker, 600)
+        for key, fields in (("request", {"status": "finished", "epoch": 6}), ("events", {"e": "old"})):
+            name = f"headrace:{key}:{{poison}}"
+            admin.hset(name, mapping=fields) if key == "request" else admin.xadd(name, fields)
+            admin.expire(name, 600)
+        letters = [
+            admin.xadd(stream, {"r": r, "error": "x", "attempts": 6}) for r in (msgpack.packb(body), b"junk")
+        ]
+
+    def run(command: Typer, *arguments: str) -> str:
+        result = CliRunner().invoke(command, [*arguments, "--redis", url_of(guarded, "operator")])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    of_model = ("--model", MODEL)
+    assert "poison" in run(dead, "list", *of_model)
+    assert json.loads(run(dead, "show", "poison", *of_model))["request"]["prompt"] == "p"
+    run(dead, "retry", "poison", *of_model)
+    run(dead, "drop", letters[1].decode(), *of_model)
+    assert "No dead letters" in run(dead, "list", *of_model)
+    app = Typer()
+    app.command()(top)
+    seen = json.loads(run(app, "--json"))
+    assert [worker["version"] for worker in seen["workers"]] == ["7.7"]
+    assert {queue["waiting"] for queue in seen["queues"]} == {0, 1}
+    assert_nothing_was_refused(guarded)
+
+
 REQUEST = "headrace:request:{r}"
 EVENTS = "headrace:events:{r}"
 QUEUE = "headrace:queue:{m}:normal:0"
@@ -202,9 +241,18 @@ def shared_guarded(
         ("gateway", ("XDEL", QUEUE, "1-1")),
         ("gateway", ("HSET", "headrace:worker:{m}:w", "a", "b")),
         ("gateway", ("EVAL", "return redis.call('GET', 'other')", "1", "headrace:gateway:x")),
+        ("operator", ("XREADGROUP", "GROUP", "workers", "x", "STREAMS", QUEUE, ">")),
+        ("operator", ("XDEL", QUEUE, "1-1")),
+        ("operator", ("XADD", EVENTS, "*", "e", "forged")),
+        ("operator", ("XRANGE", EVENTS, "-", "+")),
+        ("operator", ("PUBLISH", "headrace:channel:{r}", "forged")),
+        ("operator", ("SUBSCRIBE", "headrace:channel:{r}")),
+        ("operator", ("XADD", "headrace:dead:{m}", "*", "r", "forged")),
+        ("operator", ("HSET", "headrace:worker:{m}:w", "a", "b")),
+        ("operator", ("GET", "headrace:gateway:rate:{k}")),
         *(
             (account, call)
-            for account in ("producer", "worker", "gateway")
+            for account in ("producer", "worker", "gateway", "operator")
             for call in (
                 ("GET", "other"),
                 ("EVAL", "return redis.call('GET', 'other')", "0"),
