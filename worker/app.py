@@ -11,6 +11,7 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 from prometheus_client import CollectorRegistry
 
+from ..clients.spans import tracer
 from .activity import activity
 from .assembly import Assembly, assemble
 from .broker.broker import open_broker
@@ -23,6 +24,7 @@ from .logs import without_password
 from .operator_port import operator_port
 from .serve import Observer, ServeLoop
 from .telemetry import Telemetry
+from .tracing import Traces
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +94,9 @@ async def _serve(
             **activity(engine.snapshot(), telemetry.recent_first_tokens()),
         }
 
+    traces = None
+    if config.traces:
+        traces = Traces(tracer("headrace-worker"), assembly.served_name, settings.name)
     async with open_broker(settings, record=record, progressing=lambda: health.progressing) as broker:
         telemetry = Telemetry(
             registry,
@@ -100,6 +105,7 @@ async def _serve(
             lambda: engine.status,
             broker.counters,
             lambda: broker.queue_watch.latest,
+            None if traces is None else traces.ended,
         )
         inbox = Inbox(broker, assembly.preparation, telemetry)
         serve_loop = ServeLoop(engine, broker, inbox, telemetry, grace=config.grace, observe=observe)
@@ -126,6 +132,7 @@ async def _serve(
             if on_ready is not None:
                 on_ready(assembly)
             await serve_loop.run()
+            telemetry.stopped()
             with anyio.move_on_after(config.lease):
                 await broker.outbox.flushed()
             with anyio.move_on_after(config.lease):

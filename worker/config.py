@@ -120,6 +120,12 @@ class WorkerConfig:
         "text"
     )
     log_level: Annotated[LogLevel, Setting("Least severe level that is logged.", OPERATION)] = "info"
+    traces: Annotated[
+        bool,
+        Setting(
+            "Record spans of requests with OpenTelemetry, configured by its OTEL_* variables.", OPERATION
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         for name, setting in settings_of(type(self)).items():

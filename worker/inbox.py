@@ -10,6 +10,7 @@ from ..clients.protocol import FinishReason
 from .broker.broker import Broker
 from .broker.entries import Claim
 from .engine.sequence import Sequence
+from .logs import about
 from .model.errors import InvalidInputError
 from .preparation import Preparation
 from .telemetry import Telemetry
@@ -77,7 +78,7 @@ class Inbox:
             try:
                 sequence = await anyio.to_thread.run_sync(self._preparation.sequence, claim, arrival)
             except InvalidInputError as error:
-                log.info("request %s: refused: %s", claim.request.id, error)
+                about(log, claim.request.id).info("refused: %s", error)
                 self._broker.reject(claim, "invalid_request", str(error))
                 sequence = None
             finally:
@@ -88,7 +89,7 @@ class Inbox:
                 self._broker.end(claim, preparing.end)
                 self._left = True
             else:
-                self._telemetry.joined(sequence, claim.waited_ms)
+                self._telemetry.joined(sequence, claim.waited_ms, claim.request.trace)
                 self._ready.append(sequence)
             self._arrived.set()
             self._arrived = anyio.Event()

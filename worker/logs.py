@@ -3,7 +3,9 @@
 import json
 import logging
 import sys
+from collections.abc import MutableMapping
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from .config import LogFormat, LogLevel
@@ -44,6 +46,20 @@ def configure(log_format: LogFormat, level: LogLevel) -> None:
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("headrace").setLevel(level.upper())
+
+
+def about(log: logging.Logger, request_id: str | None) -> "logging.LoggerAdapter[logging.Logger]":
+    """Writes lines about one request: its id leads the message and is ``request`` in JSON.
+
+    None is for an entry without a readable one.
+    """
+    return _AboutRequest(log, {"request": request_id})
+
+
+class _AboutRequest(logging.LoggerAdapter[logging.Logger]):
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
+        extra = {**(self.extra or {}), **kwargs.get("extra", {})}
+        return f"request {extra['request']}: {msg}", {**kwargs, "extra": extra}
 
 
 def without_password(url: str) -> str:

@@ -1,9 +1,9 @@
 """Metrics: what the serve loop observes, and what engine and broker count, for Prometheus to scrape."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -17,7 +17,11 @@ from .broker.connection import ErrorKind
 from .broker.counters import Counters
 from .engine.engine import EngineStatus
 from .engine.sequence import Sequence as EngineSequence
-from .engine.step import Step
+from .engine.step import Finished, Step
+from .logs import about
+from .tracing import Served
+
+log = logging.getLogger(__name__)
 
 _LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _WINDOW = 5.0
@@ -26,18 +30,11 @@ _RECENT = 60.0
 _MOST_RECENT = 256
 
 
-@dataclass(slots=True)
-class _Stream:
-    """When one request came and when it last said something."""
-
-    enqueued: float
-    last_token: float | None = None
-
-
 class Telemetry:
     """Observes one worker, into ``registry``. Times are of the monotonic clock, in seconds.
 
-    ``status``, ``counters`` and ``queues`` are read when somebody looks.
+    ``status``, ``counters`` and ``queues`` are read when somebody looks. ``ended`` is told of each request
+    that ends or, with None, goes to another worker.
     """
 
     def __init__(
@@ -48,9 +45,11 @@ class Telemetry:
         status: Callable[[], EngineStatus],
         counters: Counters,
         queues: Callable[[], Sequence[QueueStatus]],
+        ended: Callable[[Served, Finished | None], None] | None = None,
     ) -> None:
         self.tokens_per_second = 0.0
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Served] = {}
+        self._ended = ended
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=_MOST_RECENT)
         self._window_start = time.monotonic()
         self._window_tokens = 0
@@ -75,15 +74,21 @@ class Telemetry:
         oldest = time.monotonic() - _RECENT
         return [seconds for moment, seconds in self._first_tokens if moment >= oldest]
 
-    def joined(self, sequence: EngineSequence, waited_ms: int) -> None:
+    def joined(self, sequence: EngineSequence, waited_ms: int, trace: str | None) -> None:
         """A request was claimed, ``waited_ms`` after it was enqueued."""
         waited = waited_ms / 1000
         self._queue_wait.observe(waited)
-        self._streams[sequence.id] = _Stream(time.monotonic() - waited)
+        now = time.monotonic()
+        self._streams[sequence.id] = Served(sequence.id, sequence.epoch, trace, now - waited, now)
 
     def dropped(self, sequence_id: str) -> None:
         """A request left without an end that this worker would report."""
-        self._streams.pop(sequence_id, None)
+        self._leave(sequence_id, None)
+
+    def stopped(self) -> None:
+        """All that is still here goes to others."""
+        for sequence_id in list(self._streams):
+            self._leave(sequence_id, None)
 
     def stepped(self, step: Step, seconds: float) -> None:
         """One engine step has ended."""
@@ -98,13 +103,14 @@ class Telemetry:
             if stream is None:
                 continue
             if stream.last_token is None:
+                stream.first_token = now
                 self._first_token.observe(now - stream.enqueued)
                 self._first_tokens.append((now, now - stream.enqueued))
             else:
                 self._inter_token.observe(now - stream.last_token)
             stream.last_token = now
         for finished in step.finished:
-            self._streams.pop(finished.sequence_id, None)
+            self._leave(finished.sequence_id, finished)
         if prefill:
             self._prompt_tokens.inc(prefill)
         if output:
@@ -118,11 +124,45 @@ class Telemetry:
         """Nothing is running; the rate falls to zero."""
         self._roll(time.monotonic())
 
+    def _leave(self, sequence_id: str, finished: Finished | None) -> None:
+        served = self._streams.pop(sequence_id, None)
+        if served is None:
+            return
+        _log_end(served, finished)
+        if self._ended is not None:
+            self._ended(served, finished)
+
     def _roll(self, now: float) -> None:
         elapsed = now - self._window_start
         if elapsed >= _WINDOW:
             self.tokens_per_second = self._window_tokens / elapsed
             self._window_start, self._window_tokens = now, 0
+
+
+def _log_end(served: Served, finished: Finished | None) -> None:
+    line = about(log, served.request_id)
+    if finished is None:
+        line.info("left to another worker")
+        return
+    now = time.monotonic()
+    details = {
+        "trace": served.trace,
+        "epoch": served.epoch,
+        "reason": finished.reason,
+        "prompt_tokens": finished.prompt_tokens,
+        "completion_tokens": len(finished.tokens),
+        "queued": round(served.claimed - served.enqueued, 4),
+        "seconds": round(now - served.enqueued, 4),
+    }
+    line.info(
+        "%s after %.3f s, %.3f of them queued; %d tokens of prompt, %d of output",
+        finished.reason,
+        now - served.enqueued,
+        served.claimed - served.enqueued,
+        finished.prompt_tokens,
+        len(finished.tokens),
+        extra=details,
+    )
 
 
 class _Reader(Collector):

@@ -171,7 +171,7 @@ def gateway(
         bool,
         typer.Option(
             "--traces",
-            help="Record spans through OpenTelemetry, configured by its own variables.",
+            help="Record spans with OpenTelemetry, configured by its OTEL_* variables.",
             envvar="HEADRACE_TRACES",
             rich_help_panel=OPERATION,
         ),

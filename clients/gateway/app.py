@@ -48,6 +48,8 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # Its own spans would be the same again, and its log records can hold what was asked.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.openapi = lambda: openapi_document(app)
     app.state.gateway = gateway

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .metrics import Metrics
 from .sse import ReaderStalled
-from .tracing import Begin
+from .tracing import Begin, begin_unrecorded
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _QUIET: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -35,7 +35,8 @@ class Observation:
         given = headers.get("x-request-id", "")
         http_id = given if _REQUEST_ID.match(given) else token_hex(8)
         method: str = scope.get("method", "WEBSOCKET")
-        span = self._begin(method, headers.get("traceparent"))
+        begin = begin_unrecorded if scope["path"] in _QUIET else self._begin
+        span = begin(method, headers.get("traceparent"))
         state: dict[str, Any] = scope.setdefault("state", {})
         state["http_id"], state["trace"] = http_id, span.traceparent
         start, status = perf_counter(), 500 if scope["type"] == "http" else 101
@@ -56,7 +57,7 @@ class Observation:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(method, route, status).inc()
             self._metrics.duration.labels(route).observe(seconds)
-            span.finish(status)
+            span.finish(route, status)
             if scope["path"] not in _QUIET:
                 self._write(method, route, status, seconds, state)
 

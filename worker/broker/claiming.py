@@ -20,6 +20,7 @@ from ...clients.protocol import (
     decode_request,
 )
 from ...clients.transcript import Transcript
+from ..logs import about
 from .clock import Clock
 from .connection import FAILURES, Backoff, Call, Connection, is_transient
 from .control import Control
@@ -190,14 +191,14 @@ class Claimer:
             held.dead = reply[2].decode()
             self._outbox.settle(held)
         elif verdict == "duplicate":
-            log.info("entry %s: request %s is another entry's; passed over", held.entry.id, read.request_id)
+            about(log, read.request_id).info("entry %s is another's; passed over", held.entry.id)
             self._counters.duplicates += 1
             self._outbox.settle(held)
         elif verdict == "suspect":
             self._suspects.append(read)
         elif verdict == "stale":
             # Not settled: if this consumer is its owner after all, the entry comes back by a sweep.
-            log.warning("request %s: its entry is not this worker's any more", read.request_id)
+            about(log, read.request_id).warning("its entry is not this worker's any more")
             self._counters.lost_claims += 1
             self._holdings.forget(held)
         else:
@@ -226,7 +227,7 @@ class Claimer:
         elif verdict == "poison":
             message = f"given up after {attempts - 1} attempts that ended without a word from the worker"
             held.dead = f"too_many_attempts: {message}"
-            log.error("request %s: %s", read.request_id, message)
+            about(log, read.request_id).error("%s", message)
             self._fail(held, end, "too_many_attempts", message)
         elif damage is not None or request is None:
             self._fail(held, end, "log_damaged", f"its event log cannot be continued: {damage}")
@@ -244,7 +245,7 @@ class Claimer:
 
     def _refused(self, read: _Read, error: Exception) -> None:
         held = read.held
-        log.error("request %s: Redis refuses to claim it: %s", read.request_id, error)
+        about(log, read.request_id).error("Redis refuses to claim it: %s", error)
         if held.entry.deliveries > self._settings.max_attempts:
             held.dead = f"unclaimable: {error}"
             self._outbox.settle(held)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from ...clients.protocol import LANES
+from ..logs import about
 from .connection import FAILURES, Backoff, Call, Connection, is_transient
 from .entries import Held, Holdings
 from .messages import Message, next_message, question, settlement
@@ -164,7 +165,7 @@ class Outbox:
             if isinstance(reply, Exception) and is_transient(reply):
                 failure = reply
             elif isinstance(reply, Exception):
-                log.error("request %s: Redis refuses it, dropped: %s", message.held.request_id, reply)
+                about(log, message.held.request_id).error("Redis refuses it, dropped: %s", reply)
                 self._lose(message.held)
             elif message.kind == "settlement":
                 self._settled(message.held, int(reply))
@@ -177,14 +178,14 @@ class Outbox:
             self._counters.dead_letters += bool(held.dead) and answer
             self.forget(held)
         elif held.output is not None and held.output.ending is not None:
-            log.warning("request %s: Redis has lost its end; sending it again", held.request_id)
+            about(log, held.request_id).warning("Redis has lost its end; sending it again")
             self._counters.relogged += 1
             del self._settling[held]
             held.ended = False
             self._unlogged[held] = None
         else:
             # Another worker's end is gone. The entry is a stray now, and will be claimed again.
-            log.warning("request %s: Redis has lost its end, which is another worker's", held.request_id)
+            about(log, held.request_id).warning("Redis has lost its end, which is another worker's")
             self.forget(held)
 
     def _gather(self) -> list[Message]:
@@ -281,13 +282,10 @@ class Outbox:
 
 def _explain_loss(held: Held, *, status: str, epoch: str) -> None:
     if not status:
-        log.error("request %s: its state is gone from Redis; dropped", held.request_id)
+        about(log, held.request_id).error("its state is gone from Redis; dropped")
     elif status == "running":
-        log.warning(
-            "request %s: another worker has it, in epoch %s after %d; dropped",
-            held.request_id,
-            epoch,
-            held.epoch,
+        about(log, held.request_id).warning(
+            "another worker has it, in epoch %s after %d; dropped", epoch, held.epoch
         )
     else:
-        log.warning("request %s: it is %s without this worker; dropped", held.request_id, status)
+        about(log, held.request_id).warning("it is %s without this worker; dropped", status)

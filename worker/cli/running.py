@@ -25,6 +25,8 @@ def run_until_stopped(settings: dict[str, Any]) -> None:
     """
     needs("worker", "torch", "transformers", "tokenizers", "prometheus_client")
     config = WorkerConfig(**settings)
+    if config.traces:
+        needs("traces", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
     configure(config.log_format, config.log_level)
     from ..app import run_worker
 

@@ -70,8 +70,16 @@ def up(
             needs("worker", "tokenizers")
             from ..assembly import served_name
 
+            tokenizer = Path(config.model) / "tokenizer.json"
             address = stack.enter_context(
-                gateway_beside(redis, config.namespace, served_name(config), gateway_port)
+                gateway_beside(
+                    redis,
+                    config.namespace,
+                    served_name(config),
+                    gateway_port,
+                    tokenizer=tokenizer if tokenizer.is_file() else None,
+                    traces=config.traces,
+                )
             )
             typer.echo(f"Web page and OpenAI API: {address}")
         run_until_stopped(settings | {"redis": redis})
