@@ -203,8 +203,12 @@ class _Run:
 
     async def _serve(self, job: Job) -> None:
         await submit(job, self._client, self._direct)
+        durable = self._plan.fsync == "always"
         views = await asyncio.gather(
-            *(follow(job, kind, self._client, self._direct, self._dice) for kind in job.subscribers)
+            *(
+                follow(job, kind, self._client, self._direct, self._dice, durable=durable)
+                for kind in job.subscribers
+            )
         )
         for view in views:
             view.check()

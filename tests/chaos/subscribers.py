@@ -31,14 +31,20 @@ async def submit(job: Job, client: AsyncClient, direct: redis.asyncio.Redis) -> 
 
 
 async def follow(
-    job: Job, kind: Subscriber, client: AsyncClient, direct: redis.asyncio.Redis, dice: random.Random
+    job: Job,
+    kind: Subscriber,
+    client: AsyncClient,
+    direct: redis.asyncio.Redis,
+    dice: random.Random,
+    *,
+    durable: bool,
 ) -> View:
     """Follow to the end; the view of one subscriber.
 
     A request that Redis has forgotten is submitted again under its id, by all who followed it: once is
     enough.
     """
-    view = View(job, kind)
+    view = View(job, kind, durable)
     if kind == "late":
         await asyncio.sleep(dice.uniform(0.0, 2.0))
     while view.done is None:

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import anyio
 import anyio.from_thread
 import pytest
 import redis
-from counting_worker import KEYS, MODEL, CountingEngine, enqueue, queue_is_empty, state_of, text_of
+from counting_worker import KEYS, MODEL, enqueue, queue_is_empty, state_of, text_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,81 +22,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from redis_servers import RedisServer
+from stepped_worker import LEASE_MS, SteppedWorker
 
 from headrace.clients.protocol import Delta, Done, decode_event
 from headrace.clients.transcript import Transcript
-from headrace.worker.broker import Broker, BrokerSettings
-from headrace.worker.broker.connection import Connection
-from headrace.worker.broker.counters import Counters
 
 LENGTH = 9
 EPOCH_WEIGHT = 1000
 """A token says its position and the epoch of the claim that made it."""
-LEASE_MS = 3_600_000  # ends only where a rule says so
-
 WORKERS = st.sampled_from((0, 1))
 FAULTS = st.sampled_from((None, None, None, "request lost", "reply lost"))
 HAPPENINGS = (
     *("turn", "takeover", "takeover", "pull", "claim", "compute", "compute", "flush", "flush", "renew"),
     *("leases end", "crash", "hand back", "scripts forgotten", "cancel"),
 )
-
-
-class FaultyConnection(Connection):
-    """Fails the next round trip: before it is sent, or after it was executed."""
-
-    fault: str | None = None
-
-    async def batch(self, calls: Any) -> list[Any]:
-        fault, self.fault = self.fault, None
-        if fault == "request lost":
-            raise redis.ConnectionError(fault)
-        replies = await super().batch(calls)
-        if fault == "reply lost":
-            raise redis.ConnectionError(fault)
-        return replies
-
-
-class Life:
-    """One worker from start to crash, stepped by hand through its broker's parts."""
-
-    def __init__(self, url: str, name: str) -> None:
-        configuration = BrokerSettings(
-            url=url, model=MODEL, name=name, lease=LEASE_MS / 1000, max_attempts=10**6, request_ttl=3600
-        )
-        self.connection = FaultyConnection(url, Counters(), timeout=20)
-        self.broker = Broker(configuration, self.connection, record=dict, progressing=lambda: True)
-        self.engine = CountingEngine(epoch_weight=EPOCH_WEIGHT)
-
-    async def pull(self, fault: str | None) -> None:
-        self.connection.fault = fault
-        self.broker.intake.offer((1, 1, 1), waiting=len(self.engine.running))
-        self.broker.intake.sweep_now()
-        await self.broker.intake.pull()
-
-    async def claim(self, fault: str | None) -> None:
-        self.connection.fault = fault
-        await self.broker.intake.claim()
-
-    async def compute(self) -> None:
-        interrupts = self.broker.control.take()
-        for request_id, epoch in interrupts.drop.items():
-            self.engine.drop(request_id, epoch)
-        for request_id, reason in interrupts.end.items():
-            self.engine.end(request_id, reason)
-        while self.broker.intake.ready:
-            with anyio.move_on_after(0.2):  # the last one may have ended while it waited
-                self.engine.add(await self.broker.intake.next_claim())
-        self.broker.outbox.put(*self.engine.step())
-
-    async def flush(self, fault: str | None) -> None:
-        self.connection.fault = fault
-        await self.broker.outbox.flush()
-
-    async def renew(self, fault: str | None) -> None:
-        self.connection.fault = fault
-        await self.broker.leases.renew()
-        self.broker.outbox.ask()
 
 
 class DeliveryProtocol(RuleBasedStateMachine):
@@ -247,8 +185,8 @@ class DeliveryProtocol(RuleBasedStateMachine):
             self.portal.call(step, *arguments)
 
 
-async def _born(url: str, name: str) -> Life:
-    return Life(url, name)
+async def _born(url: str, name: str) -> SteppedWorker:
+    return SteppedWorker(url, name, epoch_weight=EPOCH_WEIGHT)
 
 
 @pytest.fixture
