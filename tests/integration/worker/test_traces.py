@@ -1,10 +1,6 @@
 """One trace from the HTTP request to the last token, as a collector of OpenTelemetry receives it."""
 
-import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +11,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tiny_models import save_tiny_model
+from up_process import address, up
 from waiting import eventually_sync
 
 TRACE_ID, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -53,56 +50,28 @@ def collector() -> Iterator[Collector]:
         thread.join()
 
 
-@pytest.fixture
-def address(collector: Collector, tmp_path: Path) -> Iterator[str]:
-    """Of a gateway, with worker and queue behind it, in one process that is ended after the test."""
+def test_a_request_is_one_trace(collector: Collector, tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model")
-    command = [
-        *(sys.executable, "-P", "-c", "from headrace.worker.cli import main; main()", "up"),
-        *("--model", str(tmp_path / "model"), "--served-name", "tiny", "--gateway-port", "0"),
-        *("--traces", "--kv-cache-memory", "1MiB", "--device", "cpu"),
-    ]
-    environment = {
-        **os.environ,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_address[1]}",
-        "OTEL_BSP_SCHEDULE_DELAY": "100",
-    }
-    log = (tmp_path / "log").open("w+")
-    with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as up:
-        assert up.stdout is not None
-        try:
-            for line in up.stdout:
-                if found := re.search(r"OpenAI API: (\S+)", line):
-                    yield found[1]
-                    break
-            else:
-                pytest.fail((tmp_path / "log").read_text())
-        finally:
-            up.send_signal(signal.SIGTERM)
-            up.communicate()
-        assert up.returncode == 0, (tmp_path / "log").read_text()
-
-
-def test_a_request_is_one_trace(address: str, collector: Collector) -> None:
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_address[1]}"}
     ask = {"model": "tiny", "prompt": "The mill", "max_tokens": 5, "ignore_eos": True}
     headers = {"traceparent": f"00-{TRACE_ID}-{CALLER}-01"}
-    with httpx.Client(base_url=address, timeout=60) as http:
+    with (
+        up(tmp_path / "model", tmp_path / "log", "--traces", variables=variables) as process,
+        httpx.Client(base_url=address(process, "OpenAI API"), timeout=60) as http,
+    ):
         eventually_sync(lambda: http.post("/v1/completions", json=ask).status_code != 503, 300)
         answer = http.post("/v1/completions", json=ask, headers=headers)
-    assert answer.status_code == 200, answer.text
-
-    def traced() -> dict[str, Span]:
-        return {span.name: span for span in collector.spans if span.trace_id.hex() == TRACE_ID}
-
-    names = {
+        assert answer.status_code == 200, answer.text
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0, (tmp_path / "log").read_text()
+    spans = {span.name: span for span in collector.spans if span.trace_id.hex() == TRACE_ID}
+    assert set(spans) == {
         "POST /v1/completions",
         "headrace.request",
         "headrace.queue",
         "headrace.prefill",
         "headrace.decode",
     }
-    eventually_sync(lambda: set(traced()) == names)
-    spans = traced()
     parents = {name: span.parent_span_id for name, span in spans.items()}
     assert parents["POST /v1/completions"].hex() == CALLER
     assert parents["headrace.request"] == spans["POST /v1/completions"].span_id
