@@ -13,7 +13,7 @@ from pathlib import Path
 def up(
     model: Path, log: Path, *options: str, variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run it on a tiny model that is called ``tiny``, with its log lines in ``log``. It is killed at the end."""
+    """Run it on a tiny model, called ``tiny``, with its log lines in ``log``. It is killed at the end."""
     command = [
         *(sys.executable, "-P", "-c", "from headrace.worker.cli import main; main()", "up"),
         *("--model", str(model), "--served-name", "tiny", "--gateway-port", "0", "--device", "cpu"),
