@@ -1,9 +1,9 @@
 """Putting a request on its queue: once, bounded, and so that a client's crash half-way heals.
 
-A request's state and its model's queues lie in different slots of a Redis Cluster, so this takes several
-scripts. State without an ``entry`` means that nobody knows of a queue entry yet: submitting again adds one.
-Should there be two after all, the second does nothing, since claiming passes over an entry whose request
-runs or has ended.
+On one server that is one script. A request's state and its model's queues lie in different slots of a Redis
+Cluster, so there it takes several, and state without an ``entry`` means that nobody knows of a queue entry
+yet: submitting again adds one. Should there be two after all, the second does nothing, since claiming passes
+over an entry whose request runs or has ended.
 """
 
 from typing import Any, Final, TypedDict
@@ -22,12 +22,14 @@ from .protocol import (
     lane_of,
     make_request,
 )
-from .scripts import ENQUEUE, RECORD, WITHDRAW
+from .scripts import ENQUEUE, RECORD, SUBMIT, WITHDRAW
 
 PENDING_TTL: Final = 24 * 3600
 """Seconds that the state of a queued request is kept; a worker's claim sets its own."""
 
 _UNLIMITED: Final = 1 << 53
+_KNOWN: Final = (0, b"known")
+"""In place of a queue's depth and an entry: there is nothing to do."""
 
 
 class RequestFields(TypedDict, total=False):
@@ -77,24 +79,46 @@ async def enqueue(connection: Connection, keys: Keys, request: Request, limit: i
         Unavailable: see ``Connection.call``. Whether it was enqueued is then unknown; repeat to be sure.
     """
     data = encode_request(request)
-    state = keys.request(request.id)
+    queues = keys.queues(request.model)
+    chosen: list[str | bytes | int] = [
+        1 + PRIORITIES.index(request.priority) * LANES + lane_of(request.tenant),
+        _UNLIMITED if limit is None else limit,
+        data,
+    ]
+    if connection.location.kind == "cluster":
+        depth, entry = await _in_a_cluster(
+            connection, keys.request(request.id), queues, request.model, chosen
+        )
+    else:
+        depth, entry = (
+            await connection.call(
+                lambda server: SUBMIT.run(
+                    server, [keys.request(request.id), *queues], [*chosen, request.model, PENDING_TTL * 1000]
+                )
+            )
+            or _KNOWN
+        )
+    if not entry:
+        raise QueueFull(depth, limit or 0)
+
+
+async def _in_a_cluster(
+    connection: Connection, state: str, queues: list[str], model: str, chosen: list[str | bytes | int]
+) -> tuple[int, bytes]:
+    """The queue's depth before, and the entry's id; empty when it was full."""
 
     async def record(entry: bytes) -> tuple[bool, bytes, bytes]:
         created, status, earlier_entry = await connection.call(
-            lambda server: RECORD.run(server, [state], [request.model, PENDING_TTL * 1000, entry])
+            lambda server: RECORD.run(server, [state], [model, PENDING_TTL * 1000, entry])
         )
         return bool(created), status, earlier_entry
 
     created, status, earlier_entry = await record(b"")
     if not created and (earlier_entry or status != b"queued"):
-        return
-    queues = keys.queues(request.model)
-    queue = PRIORITIES.index(request.priority) * LANES + lane_of(request.tenant)
-    depth, entry = await connection.call(
-        lambda server: ENQUEUE.run(server, queues, [queue + 1, _UNLIMITED if limit is None else limit, data])
-    )
-    if not entry:
-        if created:
-            await connection.call(lambda server: WITHDRAW.run(server, [state], []))
-        raise QueueFull(depth, limit or 0)
-    await record(entry)
+        return _KNOWN
+    depth, entry = await connection.call(lambda server: ENQUEUE.run(server, queues, chosen))
+    if entry:
+        await record(entry)
+    elif created:
+        await connection.call(lambda server: WITHDRAW.run(server, [state], []))
+    return depth, entry

@@ -28,6 +28,7 @@ class Script:
             return await server.eval(self.source, len(keys), *keys, *arguments)
 
 
+SUBMIT = Script("submit")
 RECORD = Script("record")
 WITHDRAW = Script("withdraw")
 ENQUEUE = Script("enqueue")

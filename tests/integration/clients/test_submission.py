@@ -166,3 +166,20 @@ async def test_a_refusal_is_not_retried(redis_url: str, redis_client: redis.Redi
         with pytest.raises(Unavailable, match="refuses"):
             await client.submit("Hello")
     redis_client.acl_deluser("nobody")
+
+
+async def test_on_one_server_nothing_comes_between_a_request_and_its_entry(
+    client: AsyncClient, redis_client: redis.Redis
+) -> None:
+    """A server that loses its last writes then has all of a submission, or nothing."""
+    with redis_client.monitor() as monitor:
+        await client.submit("Hello", id="r")
+        redis_client.echo("end")
+        scripts: list[str] = []
+        while not (command := monitor.next_command())["command"].startswith("ECHO"):
+            name = command["command"].split()[0]
+            if command["client_type"] != "lua" and name.startswith("EVAL"):
+                scripts.append(name)
+    assert scripts in (["EVALSHA"], ["EVALSHA", "EVAL"])
+    assert redis_client.hexists(KEYS.request("r"), "entry")
+    assert queued(redis_client) == ["r"]
