@@ -48,7 +48,7 @@ def _rotate(
     mask = used & (pairs < HALF)
     a, factor_a = _load(x, source + pairs, weight, pairs, mask, offset, HALF)
     b, factor_b = _load(x, source + HALF + pairs, weight, HALF + pairs, mask, offset, 2 * HALF)
-    others = tl.zeros_like(a)
+    others, factor_others = tl.zeros_like(a), 1.0
     if 2 * HALF < HEAD_DIM:
         others, factor_others = _load(
             x, source + rest, weight, rest, used & (rest < HEAD_DIM), offset, HEAD_DIM
@@ -138,23 +138,25 @@ def rotate_and_write_kernel(
         place = (slot // BLOCK_SIZE) * cache_stride_block + (slot % BLOCK_SIZE) * cache_stride_position
         place = place + heads * cache_stride_head
         key_source = row * key_stride_row + heads * key_stride_head
-        a, b, others = _rotate(
+        k_a, k_b, k_others = _rotate(
             key, key_source, key_weight, cosine, sine, pairs, rest, used, eps, offset, HEAD_DIM, HALF
         )
         # Rounded as a rotated key would be, were it not written at once.
-        a, b = a.to(key.dtype.element_ty), b.to(key.dtype.element_ty)
+        k_a, k_b = k_a.to(key.dtype.element_ty), k_b.to(key.dtype.element_ty)
         mask = used & (pairs < HALF)
-        store_in_cache(key_cache, place + pairs, a, key_scale, heads, mask, HEADS, FP8, FP8_CODES)
-        store_in_cache(key_cache, place + HALF + pairs, b, key_scale, heads, mask, HEADS, FP8, FP8_CODES)
+        store_in_cache(key_cache, place + pairs, k_a, key_scale, heads, mask, HEADS, FP8, FP8_CODES)
+        store_in_cache(key_cache, place + HALF + pairs, k_b, key_scale, heads, mask, HEADS, FP8, FP8_CODES)
         if 2 * HALF < HEAD_DIM:
-            others = others.to(key.dtype.element_ty)
-            mask = used & (rest < HEAD_DIM)
-            store_in_cache(key_cache, place + rest, others, key_scale, heads, mask, HEADS, FP8, FP8_CODES)
+            k_others = k_others.to(key.dtype.element_ty)
+            rest_mask = used & (rest < HEAD_DIM)
+            store_in_cache(
+                key_cache, place + rest, k_others, key_scale, heads, rest_mask, HEADS, FP8, FP8_CODES
+            )
         dims = tl.arange(0, PADDED_DIM)[None, :]
-        mask = used & (dims < HEAD_DIM)
+        dim_mask = used & (dims < HEAD_DIM)
         value_source = row * value_stride_row + heads * value_stride_head
-        v = tl.load(value + value_source + dims, mask=mask, other=0.0)
-        store_in_cache(value_cache, place + dims, v, value_scale, heads, mask, HEADS, FP8, FP8_CODES)
+        v = tl.load(value + value_source + dims, mask=dim_mask, other=0.0)
+        store_in_cache(value_cache, place + dims, v, value_scale, heads, dim_mask, HEADS, FP8, FP8_CODES)
 
 
 def rotate_and_write(
