@@ -4,6 +4,7 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 
 import anyio
@@ -43,9 +44,11 @@ async def run_worker(
     once requests are taken. Signals are left alone where ``stop`` is given.
 
     Raises:
+        ValueError: what the broker cannot use, such as a Redis URL; before anything is loaded.
         what ``assemble`` raises; and whatever ends the engine: its requests then go to others as their leases
         expire, each charged with an attempt.
     """
+    settings = _broker_settings(config)
     registry, health = CollectorRegistry(), Health(config.lease)
     with ExitStack() as stack:
         if config.metrics_port is not None:  # from the start, to tell a worker that loads from a dead one
@@ -55,22 +58,14 @@ async def run_worker(
         assembly = await anyio.to_thread.run_sync(assemble, config)
         for fact in assembly.facts:
             log.info(fact)
-        await _serve(config, assembly, registry, health, observe, on_ready, stop)
+        settings = replace(settings, model=assembly.served_name)
+        await _serve(config, settings, assembly, registry, health, observe, on_ready, stop)
 
 
-async def _serve(
-    config: WorkerConfig,
-    assembly: Assembly,
-    registry: CollectorRegistry,
-    health: Health,
-    observe: Observer | None,
-    on_ready: Callable[[Assembly], None] | None,
-    stop: anyio.Event | None,
-) -> None:
-    engine = assembly.engine
-    settings = BrokerSettings(
+def _broker_settings(config: WorkerConfig) -> BrokerSettings:
+    return BrokerSettings(
         url=config.redis,
-        model=assembly.served_name,
+        model=config.served_name or "unnamed",  # until it is loaded
         name=config.name or make_worker_name(),
         namespace=config.namespace,
         lease=config.lease,
@@ -79,6 +74,19 @@ async def _serve(
         timeout=config.redis_timeout,
         max_outbox_bytes=parse_size("outbox_memory", config.outbox_memory),
     )
+
+
+async def _serve(
+    config: WorkerConfig,
+    settings: BrokerSettings,
+    assembly: Assembly,
+    registry: CollectorRegistry,
+    health: Health,
+    observe: Observer | None,
+    on_ready: Callable[[Assembly], None] | None,
+    stop: anyio.Event | None,
+) -> None:
+    engine = assembly.engine
 
     def record() -> Record:
         status = engine.status
