@@ -10,13 +10,17 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .noise import LARGEST_NOISE, SMALLEST_NOISE, gumbel, token_words
+from .noise import LARGEST_NOISE, SMALLEST_NOISE, gumbel, row_words, token_words
 from .parameters import Penalties, Sampled, SamplingTensors
 
 REACH: Final = LARGEST_NOISE - SMALLEST_NOISE
 """A token whose scaled logit is further below the best than this is never drawn."""
-REACHES: Final = (4.0, 8.0, 12.0, 16.0, REACH)
-"""How far below the best the cutoffs of top_k and top_p are looked for, one after the other."""
+LIKELIEST: Final = 1024
+"""Among so many tokens the cutoffs of top_k and top_p are looked for first."""
+BINS: Final = 4096
+"""Of values, for cutoffs that lie further down."""
+MANY: Final = 0.25
+"""Share of all tokens from which on noise is computed for every one: in order that is cheaper for each."""
 ELEMENTS_AT_ONCE: Final = 1 << 22
 """About how many scaled logits are held at a time: 16 MB of float32."""
 
@@ -91,13 +95,18 @@ def _draw(scaled: Tensor, params: SamplingTensors) -> Tensor:
     cutoff = torch.full_like(params.temperature, -REACH)
     if params.filters:
         cutoff = torch.maximum(cutoff, _cutoffs(scaled, params))
-    candidates = _at_least(scaled, cutoff)
+    kept = scaled >= cutoff[:, None]
+    if int(kept.sum()) > MANY * kept.numel():
+        noise = gumbel(row_words(params.seed, params.position, scaled.shape[1]))
+        return (scaled + noise).masked_fill_(~kept, -torch.inf).max(-1).indices
+    candidates = _where(scaled, kept)
 
     # The likely ones first: against their best, few of the others still have a chance.
     likely = candidates.value > -2
-    best = _race(candidates.where(likely), params, scaled.shape)[0]
+    best, token = _race(candidates.where(likely), params, scaled.shape)
     chance = candidates.value >= best[candidates.row] - LARGEST_NOISE - 1e-3
-    return _race(candidates.where(likely | chance), params, scaled.shape)[1]
+    other_best, other = _race(candidates.where(chance & ~likely), params, scaled.shape)
+    return torch.where(other_best == best, token.minimum(other), torch.where(other_best > best, other, token))
 
 
 def _race(candidates: _Candidates, params: SamplingTensors, shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -110,8 +119,8 @@ def _race(candidates: _Candidates, params: SamplingTensors, shape: torch.Size) -
     return best, index.new_full((rows,), vocabulary).scatter_reduce_(0, candidates.row, index, "amin")
 
 
-def _at_least(x: Tensor, cutoff: Tensor) -> _Candidates:
-    row, token = (x >= cutoff[:, None]).nonzero(as_tuple=True)
+def _where(x: Tensor, kept: Tensor) -> _Candidates:
+    row, token = kept.nonzero(as_tuple=True)
     return _Candidates(row, token, x[row, token])
 
 
@@ -129,40 +138,56 @@ def _sorted(candidates: _Candidates, rows: int) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _cutoffs(scaled: Tensor, params: SamplingTensors) -> Tensor:
-    """The smallest scaled logit that each row's filters keep, float32 [R]; any lower than -REACH means
-    all."""
+    """The smallest scaled logit that each row's filters keep, float32 [R]; -inf or any lower than -REACH
+    means all."""
     vocabulary = scaled.shape[1]
-    least = params.min_p.log()
-    top_k = torch.where(params.top_k > 0, params.top_k.clamp(max=vocabulary), vocabulary).long()
-    limited = top_k < vocabulary
-    nucleus = params.top_p < 1
-    total = scaled.exp().sum(-1, dtype=torch.float64)
+    cutoff = params.min_p.log()
+    top = scaled.topk(min(LIKELIEST, vocabulary), dim=-1).values
+    top_k = params.top_k.long()
+    limited = (top_k > 0) & (top_k < vocabulary)
+    if limited.any():
+        near = (top_k.clamp(1, top.shape[1]) - 1)[:, None]
+        kth = torch.where(limited, top.gather(1, near)[:, 0], -torch.inf)
+        far = (limited & (top_k > top.shape[1])).nonzero()[:, 0]
+        if far.numel():
+            kth[far] = _crossing(scaled[far], torch.ones_like(scaled[far]), top_k[far].double())
+        cutoff = torch.maximum(cutoff, kth)
 
-    result = least.clone()
-    pending = (limited | nucleus).nonzero()[:, 0]
-    for reach in REACHES:
-        if not pending.numel():
-            break
-        floor = least[pending].clamp(min=-reach)
-        values, _, count = _sorted(_at_least(scaled[pending], floor), pending.numel())
-        k = top_k[pending]
-        kth = values.gather(1, (torch.minimum(k, count) - 1)[:, None])[:, 0]
-        kept = values >= kth[:, None]
-        mass = (values.double().exp() * kept).cumsum(-1)
-        # What min_p and top_k left is all here if one of the two ends above the floor, else it is the whole
-        # row.
-        closed = (count >= k) | (least[pending] >= -reach)
-        whole = torch.where(limited[pending] | (params.min_p[pending] > 0), mass[:, -1], total[pending])
-        enough = mass >= params.top_p[pending].double()[:, None] * whole[:, None]
-        last = enough.int().argmax(-1)
-        in_nucleus = values.gather(1, last[:, None])[:, 0]
-        cutoff = torch.where(nucleus[pending] & enough.any(-1), torch.maximum(kth, in_nucleus), kth)
-        settled = (
-            closed | (~limited[pending] & (params.min_p[pending] == 0) & enough.any(-1)) | (reach == REACH)
-        )
-        result[pending[settled]] = torch.maximum(cutoff, floor)[settled]
-        pending = pending[~settled]
-    return result
+    nucleus = (params.top_p < 1).nonzero()[:, 0]
+    if not nucleus.numel():
+        return cutoff
+    scaled, top, floor = scaled[nucleus], top[nucleus], cutoff[nucleus]
+    weights = scaled.exp().masked_fill_(scaled < floor[:, None], 0)
+    target = params.top_p[nucleus].double() * weights.sum(-1, dtype=torch.float64)
+    mass = top.exp().cumsum(-1, dtype=torch.float64)
+    found = top.gather(1, (mass < target[:, None]).sum(-1, keepdim=True).clamp(max=top.shape[1] - 1))[:, 0]
+    far = (mass[:, -1] < target).nonzero()[:, 0]
+    if far.numel():
+        found[far] = _crossing(scaled[far], weights[far], target[far])
+    cutoff[nucleus] = torch.maximum(floor, found)
+    return cutoff
+
+
+def _crossing(x: Tensor, weights: Tensor, target: Tensor) -> Tensor:
+    """The largest value in each row of x [R, n], none above 0, such that the weights of all elements that are
+    at least that large sum to ``target`` [R].
+
+    Values are sorted into bins first; exactly, only those of the bin that matters are.
+    """
+    rows = x.shape[0]
+    lowest = x.amin(-1).clamp(-REACH, -1e-30)
+    at = (x / lowest[:, None] * (BINS - 1)).clamp_(max=BINS - 1).long()
+    flat = at + torch.arange(rows, device=x.device)[:, None] * BINS
+    sums = torch.bincount(flat.flatten(), weights.flatten().double(), minlength=rows * BINS).view(rows, BINS)
+    mass = sums.cumsum(-1)
+    which = (mass < target[:, None]).sum(-1, keepdim=True).clamp(max=BINS - 1)
+    above = (mass - sums).gather(1, which)
+    candidates = _where(x, at == which)
+    values, tokens, count = _sorted(candidates, rows)
+    inside = weights.gather(1, tokens).double() * (values > -torch.inf)
+    last = ((above + inside.cumsum(-1)) < target[:, None]).sum(-1)
+    # Sums in another order may fall short of the target by a rounding.
+    return values.gather(1, torch.minimum(last, count - 1).clamp(min=0)[:, None])[:, 0]
 
 
 def _add_logprobs(result: Sampled, logits: Tensor, number: int) -> None:
@@ -172,6 +197,6 @@ def _add_logprobs(result: Sampled, logits: Tensor, number: int) -> None:
     if number:
         # topk leaves open which of equal logits it returns: take it for the cutoff only.
         cutoff = wide.topk(number, dim=-1).values[:, -1]
-        values, tokens, _ = _sorted(_at_least(wide, cutoff), wide.shape[0])
+        values, tokens, _ = _sorted(_where(wide, wide >= cutoff[:, None]), wide.shape[0])
         result.top_tokens = tokens[:, :number]
         result.top_logprobs = values[:, :number] - normalizer[:, None]

@@ -42,6 +42,9 @@ def test_a_token_s_bits_do_not_depend_on_which_others_are_asked_for() -> None:
     every = noise.token_words(seeds, positions, row, tokens, 1000)
     some = torch.rand(1000) < 0.1
     assert torch.equal(noise.token_words(seeds, positions, row[some], tokens[some], 1000), every[some])
+    for vocabulary in (1000, 999, 5):
+        whole = noise.row_words(seeds, positions, vocabulary)
+        assert torch.equal(whole[1], every[:vocabulary])
 
 
 def test_noise_is_bounded_as_pruning_assumes() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.kernels import Implementation, Penalties, SamplingTensors, sample
 from headrace.kernels.launch import run
+from headrace.kernels.sampling import torch_sampling
 from headrace.kernels.sampling.triton_sampling import plan
 
 BOTH = pytest.mark.parametrize("implementation", ["torch", "triton"])
@@ -109,6 +110,33 @@ def test_distribution_over_a_large_vocabulary() -> None:
 def test_a_uniform_large_vocabulary_favours_no_index() -> None:
     tokens = sample(torch.zeros(1, 65_536).expand(200, -1), parameters(200)).tokens
     assert_drawn_from(tokens * 8 // 65_536, torch.full((8,), 1 / 8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 3000},
+        {"top_p": 0.95},
+        {"top_k": 5000, "top_p": 0.9},
+        {"min_p": 0.3, "top_p": 0.97},
+        {"min_p": 0.01, "top_k": 2000, "temperature": 2.0},
+    ],
+    ids=str,
+)
+def test_filters_keep_what_sorting_keeps_however_flat_the_row(options: dict[str, Any]) -> None:
+    """Rows whose cutoff is among the likeliest tokens, and rows where thousands are above it."""
+    filled = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | options
+    rows = [torch.randn(20_000) * spread for spread in (1e-3, 0.3, 1.0, 5.0)]
+    rows += [(torch.randn(20_000) * 2).round(), torch.zeros(20_000)]
+    logits = torch.stack(rows)
+    scaled = (logits - logits.amax(-1, keepdim=True)) / filled["temperature"]
+    cutoffs = torch_sampling._cutoffs(scaled, parameters(len(rows), **options))
+    for row, cutoff in zip(scaled, cutoffs, strict=True):
+        kept, expected = row >= cutoff, exact(row, **filled | {"temperature": 1.0}) > 0
+        # Of equal logits all or none; otherwise a rounded sum may decide about one token.
+        decided = (kept != expected).nonzero()[:, 0]
+        assert row[decided].unique().numel() <= 1, (int(kept.sum()), int(expected.sum()))
+        assert decided.numel() <= 1 or row.unique().numel() < 100
 
 
 @pytest.mark.parametrize("kind", ["none", "temperature", "filters", "penalties"])
