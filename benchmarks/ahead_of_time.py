@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from headrace.kernels.launch import Launch
+from headrace.kernels.launch import FUSE_MULTIPLY_ADD, Launch
 
 TARGETS: dict[str, GPUTarget] = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -71,7 +71,11 @@ def compile_launch(launch: Launch, arch: str) -> Compiled:
         if isinstance(value, torch.Tensor) or (fixed and isinstance(value, int) and value % 16 == 0):
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(launch.kernel, signature, constants, attributes)
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    options = {
+        "num_warps": launch.num_warps,
+        "num_stages": launch.num_stages,
+        "enable_fp_fusion": FUSE_MULTIPLY_ADD,
+    }
     built = triton.compile(source, target=TARGETS[arch], options=options)
     assembly: str = built.asm["amdgcn"] if arch.startswith("gfx") else built.asm["ptx"]
     found = {

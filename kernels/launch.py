@@ -6,7 +6,10 @@ works on tensors without storage, so what would run on a GPU can be compiled for
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+FUSE_MULTIPLY_ADD: Final = True
+"""Said with each launch, since Triton's default changes with its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +28,8 @@ def run(launches: Iterable[Launch]) -> None:
     """Launch in order, on the current stream."""
     for launch in launches:
         launch.kernel[launch.grid](
-            **launch.arguments, num_warps=launch.num_warps, num_stages=launch.num_stages
+            **launch.arguments,
+            num_warps=launch.num_warps,
+            num_stages=launch.num_stages,
+            enable_fp_fusion=FUSE_MULTIPLY_ADD,
         )
