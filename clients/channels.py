@@ -89,15 +89,22 @@ class _Link:
 
     def __init__(self, *, sharded: bool) -> None:
         self.wanted: set[str] = set()
+        self._asked: set[str] = set()
         self._sharded = sharded
+        # Channels that have come or gone: to look through all of them for each would be slow with thousands.
+        self._touched: set[str] = set()
         self._changed = asyncio.Event()
 
     def want(self, channel: str) -> None:
         self.wanted.add(channel)
-        self._changed.set()
+        self._touch(channel)
 
     def leave(self, channel: str) -> None:
         self.wanted.discard(channel)
+        self._touch(channel)
+
+    def _touch(self, channel: str) -> None:
+        self._touched.add(channel)
         self._changed.set()
 
     async def run(self, server: redis.asyncio.Redis, boxes: "_Boxes") -> None:
@@ -113,12 +120,14 @@ class _Link:
                 await subscriber.aclose()
 
     async def _keep_subscribed(self, subscriber: PubSub, boxes: "_Boxes") -> None:
-        asked: set[str] = set()
         while True:
             self._changed.clear()
-            wanted = set(self.wanted)
-            joined, left = wanted - asked, asked - wanted
+            touched, self._touched = self._touched, set()
+            joined = (touched & self.wanted) - self._asked
+            left = (touched & self._asked) - self.wanted
             boxes.confirmed -= left
+            self._asked |= joined
+            self._asked -= left
             if self._sharded:  # one slot a command
                 for channel in joined:
                     await subscriber.ssubscribe(channel)
@@ -129,7 +138,6 @@ class _Link:
                     await subscriber.subscribe(*joined)
                 if left:
                     await subscriber.unsubscribe(*left)
-            asked = wanted
             await self._changed.wait()
 
     async def _deliver(self, subscriber: PubSub, boxes: "_Boxes") -> None:
@@ -166,6 +174,7 @@ class Channels:
         self._boxes = _Boxes()
         self._links: dict[redis.asyncio.Redis, _Link] = {}
         self._placed: dict[str, _Link] = {}
+        self._touched: set[str] = set()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._pauses = pauses()
@@ -178,7 +187,7 @@ class Channels:
         boxes.setdefault(channel, set()).add(box)
         if channel in self._boxes.confirmed:
             box.mark_missed()
-        self._changed.set()
+        self._touch(channel)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._place_all(), name="headrace channels")
         try:
@@ -187,7 +196,12 @@ class Channels:
             boxes[channel].remove(box)
             if not boxes[channel]:
                 del boxes[channel]
-            self._changed.set()
+            self._touch(channel)
+
+    @property
+    def number(self) -> int:
+        """How many channels are followed."""
+        return len(self._boxes.of)
 
     async def aclose(self) -> None:
         while self._task is not None and not self._task.done():
@@ -199,19 +213,25 @@ class Channels:
     async def _place_all(self) -> None:
         self._links.clear()
         self._placed.clear()
+        self._touched |= self._boxes.of.keys()
         # anyio's: it goes on cancelling until all have ended, see ``aclose``.
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                for channel in [channel for channel in self._placed if channel not in self._boxes.of]:
-                    self._placed.pop(channel).leave(channel)
-                for channel in [channel for channel in self._boxes.of if channel not in self._placed]:
+                while self._touched:
+                    channel = self._touched.pop()
+                    if (channel in self._boxes.of) == (channel in self._placed):
+                        continue
+                    if channel in self._placed:
+                        self._placed.pop(channel).leave(channel)
+                        continue
                     try:
                         server = await self._connection.subscriber(channel)
                     except (redis.exceptions.RedisError, OSError) as error:
+                        self._touched.add(channel)
                         await self._failed(error)
-                        break
+                        continue
                     if channel in self._boxes.of:
                         self._placed[channel] = self._link(server, tasks)
                         self._placed[channel].want(channel)
@@ -236,11 +256,16 @@ class Channels:
         self._boxes.confirmed &= {channel for channel, other in self._placed.items() if other is not link}
         await self._failed(failure)
         del self._links[server]
-        self._placed = {channel: other for channel, other in self._placed.items() if other is not link}
+        for channel in [channel for channel, other in self._placed.items() if other is link]:
+            del self._placed[channel]
+            self._touched.add(channel)
+        self._changed.set()
+
+    def _touch(self, channel: str) -> None:
+        self._touched.add(channel)
         self._changed.set()
 
     async def _failed(self, error: Exception | None) -> None:
         _log.warning("lost the pub/sub connection: %s", error)
         self._connection.doubt()
         await asyncio.sleep(next(self._pauses))
-        self._changed.set()

@@ -60,7 +60,9 @@ class Connection:
         give_up = monotonic() + self.patience
         for pause in pauses():
             try:
-                with anyio.fail_after(self._timeout):
+                # Thousands may want a turn at once, all streams of a gateway when Redis is back, for example:
+                # to wait for one says nothing about Redis.
+                with anyio.fail_after(max(self._timeout, give_up - monotonic())):
                     await self._turns.acquire()
                 try:
                     return await operation(self.server)

@@ -16,6 +16,9 @@ from .transcript import Transcript
 _FIRST_SILENCE: Final = 1.0
 _LONGEST_SILENCE: Final = 15.0
 """Seconds without a message after which the log is looked at anyway; doubled while nothing comes."""
+_LOOKS: Final = 50.0
+"""Logs that one client looks at in a second for want of messages, at most: with thousands of silent streams,
+each has its turn later. A lost connection does not wait for that, it is noticed by itself."""
 
 _APPEARANCE_PAUSE: Final = 0.1
 _ENQUEUED_WITHIN: Final = 5.0
@@ -51,7 +54,7 @@ async def follow(
                         silence = _FIRST_SILENCE
                         yield piece
                     continue
-            silence = min(2 * silence, _LONGEST_SILENCE)
+            silence = min(2 * silence, max(_LONGEST_SILENCE, channels.number / _LOOKS))
             unknown: UnknownRequest | None = None
             try:
                 async for piece in log.read_new(transcript):
