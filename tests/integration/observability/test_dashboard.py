@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -114,6 +115,15 @@ def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus) -> None:
 @pytest.mark.parametrize("alert", ALERTS)
 def test_every_alert_has_something_to_judge(prometheus: Prometheus, alert: str) -> None:
     assert eventually_sync(lambda: prometheus.query(without_threshold(alert)), 180)
+
+
+def test_what_scales_workers_has_an_answer(prometheus: Prometheus) -> None:
+    scaled = yaml.safe_load((DEPLOY / "kubernetes" / "keda" / "worker-scaling.yaml").read_text())
+    for trigger in scaled["spec"]["triggers"]:
+        query, count = re.subn(r'model="[^"]+"', 'model="tiny"', trigger["metadata"]["query"])
+        assert count
+        (value,) = eventually_sync(partial(prometheus.query, query), 180)
+        assert 0 <= value <= 1000
 
 
 def test_prometheus_evaluates_every_rule(prometheus: Prometheus) -> None:
