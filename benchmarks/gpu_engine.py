@@ -10,13 +10,13 @@ import torch
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.iteration import Iteration, Launched, Runner
 from headrace.worker.engine.sequence import SamplingParams, Sequence
-from headrace.worker.model.fused_layers import fuse_layers
+from headrace.worker.model.fusion import fuse_layers
 from headrace.worker.model.loader import LoadedModel
 
 from .gpu_models import LLAMA_8B, QWEN_06B, TINY, Limits, build, make_engine, make_runner
 from .gpu_report import Row
 from .gpu_timing import copy_rate, matmul_rate
-from .roofline import Device, Model, step
+from .roofline import BYTES, Device, Model, step
 
 BATCHES = (1, 8, 64, 256)
 
@@ -50,7 +50,9 @@ def _check(shape: Model, device: torch.device, *, quick: bool) -> Iterator[Row]:
     limits = Limits(max(batches), max_model_len=prompt + steps + 64, max_batched_tokens=8192)
     rates = Device("measured", copy_rate(device), matmul_rate(device))
     loaded = build(shape, torch.bfloat16 if on_gpu else torch.float32, device)
-    fuse_layers(loaded.model)
+    fused = fuse_layers(loaded.model)
+    whole = min(fused.attentions, fused.mlps, fused.decoders)
+    yield Row(f"{shape.name}, layers fused", f"{whole} of {fused.layers}", "", whole / fused.layers, ">= 1")
     case = Case(shape, loaded, limits, rates, prompt, steps)
     # One after the other: a runner connects the model's layers to its own cache.
     for graphs in (True, False) if on_gpu else (False,):
@@ -67,6 +69,11 @@ def _check(shape: Model, device: torch.device, *, quick: bool) -> Iterator[Row]:
             yield _launches_without_waiting(case, runner, graphs=graphs)
             del runner
             torch.cuda.empty_cache()
+    # At the batch whose step is compared with its floor.
+    runner = make_runner(loaded, limits, graphs=on_gpu, kv_dtype=torch.float8_e4m3fn)
+    batch = batches[-2]
+    took = _step_time(case, runner, batch, overlap=True)
+    yield _row(case, took, batch, graphs=on_gpu, overlap=True, cache_bytes=1)
 
 
 def _step_time(case: Case, runner: Runner, batch: int, *, overlap: bool) -> float:
@@ -82,16 +89,20 @@ def _step_time(case: Case, runner: Runner, batch: int, *, overlap: bool) -> floa
     return took
 
 
-def _row(case: Case, took: float, batch: int, *, graphs: bool, overlap: bool) -> Row:
+def _row(
+    case: Case, took: float, batch: int, *, graphs: bool, overlap: bool, cache_bytes: int = BYTES
+) -> Row:
     length = case.prompt + 4 + case.steps // 2
-    floor = sum(cost.floor(case.rates) for cost in step(case.shape, batch, 1, length)) / 1e6
+    costs = step(case.shape, batch, 1, length, cache_bytes=cache_bytes)
+    floor = sum(cost.floor(case.rates) for cost in costs) / 1e6
     mode = ("graphs" if graphs else "eager") + (", overlap" if overlap else "")
+    mode += ", float8 cache" if cache_bytes == 1 else ""
     return Row(
         f"{case.shape.name}, {batch} sequences, {mode}",
         f"{batch / took:.0f} tokens/s",
         f"{took * 1e3:.2f} ms, floor {floor * 1e3:.2f}",
         took / floor,
-        "<= 1.15" if batch == 64 and graphs and overlap else "",
+        "<= 1.15" if batch == 64 and graphs and overlap and cache_bytes == BYTES else "",
     )
 
 

@@ -90,7 +90,9 @@ class Limits:
         return self.max_sequences * (-(-self.max_model_len // BLOCK_SIZE) + 1)
 
 
-def make_runner(loaded: LoadedModel, limits: Limits, *, graphs: bool) -> ModelRunner:
+def make_runner(
+    loaded: LoadedModel, limits: Limits, *, graphs: bool, kv_dtype: torch.dtype | None = None
+) -> ModelRunner:
     """A runner whose cache holds all sequences at their longest."""
     runner = ModelRunner(
         loaded,
@@ -98,6 +100,7 @@ def make_runner(loaded: LoadedModel, limits: Limits, *, graphs: bool) -> ModelRu
         block_size=BLOCK_SIZE,
         max_sequences=limits.max_sequences,
         max_model_len=limits.max_model_len,
+        kv_dtype=kv_dtype,
     )
     if graphs:
         runner.record_graphs(CudaGraphs(loaded.info.device), lambda _done, _of: None)

@@ -8,7 +8,7 @@ import torch
 
 from headrace.worker.engine.sequence import SamplingParams, Sequence
 from headrace.worker.engine.step import Finished
-from headrace.worker.model.fused_layers import fuse_layers
+from headrace.worker.model.fusion import fuse_layers
 from headrace.worker.model.loader import LoadedModel
 
 from .gpu_models import Limits, build, make_engine, make_runner, spread

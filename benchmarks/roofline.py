@@ -83,7 +83,7 @@ def elementwise(op: str, elements: float, times: int) -> Cost:
     return Cost(op, times * BYTES * elements, times * elements)
 
 
-def attention(model: Model, sequences: int, queries: int, length: int) -> Cost:
+def attention(model: Model, sequences: int, queries: int, length: int, cache_bytes: int = BYTES) -> Cost:
     """Queries that are the last of each sequence's ``length`` tokens, in all layers."""
     moved = flops = 0.0
     for layers, window in (
@@ -97,14 +97,14 @@ def attention(model: Model, sequences: int, queries: int, length: int) -> Cost:
         read = min(length, window + queries - 1)
         cache = 2 * read * model.kv_heads * model.head_dim
         rows = 2 * queries * model.heads * model.head_dim
-        moved += layers * sequences * BYTES * (cache + rows)
+        moved += layers * sequences * (cache_bytes * cache + BYTES * rows)
         flops += layers * sequences * 4.0 * seen * model.heads * model.head_dim
     return Cost("attention", moved, flops)
 
 
-def step(model: Model, sequences: int, queries: int, length: int) -> list[Cost]:
+def step(model: Model, sequences: int, queries: int, length: int, *, cache_bytes: int = BYTES) -> list[Cost]:
     """All ops of an iteration in which each sequence, now ``length`` tokens long, has ``queries`` of them
-    computed."""
+    computed; a cached number takes ``cache_bytes``."""
     rows, layers = sequences * queries, model.layers
     attended = model.heads * model.head_dim
     cached = model.kv_heads * model.head_dim
@@ -113,7 +113,7 @@ def step(model: Model, sequences: int, queries: int, length: int) -> list[Cost]:
         elementwise("rms norm + residual", 4 * rows * model.hidden, 2 * layers),
         linear("qkv projection", rows, model.hidden, attended + 2 * cached, layers),
         elementwise("rotary + K/V write", 2 * rows * (attended + 2 * cached), layers),
-        attention(model, sequences, queries, length),
+        attention(model, sequences, queries, length, cache_bytes),
         linear("output projection", rows, attended, model.hidden, layers),
         linear("gate/up projection", rows, model.hidden, 2 * model.intermediate, layers),
         elementwise("activation", 3 * rows * model.intermediate, layers),

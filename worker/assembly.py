@@ -72,11 +72,14 @@ def assemble(config: WorkerConfig) -> Assembly:
         block_size=config.block_size,
         max_sequences=config.max_sequences,
         max_model_len=plan.max_model_len,
+        kv_dtype=plan.dtype,
     )
     on_gpu = info.device.type != "cpu"
     gpu_facts: list[str] = []
+    if loaded.fused is not None:
+        gpu_facts = [f"fewer kernels: {loaded.fused}"]
     if on_gpu:
-        gpu_facts = [_record_graphs(runner, info.device) if config.graphs else "CUDA graphs: off, as set"]
+        gpu_facts += [_record_graphs(runner, info.device) if config.graphs else "CUDA graphs: off, as set"]
     engine = Engine(
         runner,
         Detokenizer.of(loaded.tokenizer.backend_tokenizer),

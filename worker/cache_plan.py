@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from .config import WorkerConfig, parse_size
 
 if TYPE_CHECKING:
+    import torch
+
     from .model.device_memory import DeviceMemory
     from .model.loader import LoadedModel, ModelInfo
 
@@ -18,6 +20,7 @@ class CachePlan:
 
     num_blocks: int
     memory: int
+    dtype: "torch.dtype"
     max_model_len: int
     facts: list[str]
 
@@ -28,9 +31,10 @@ def plan_cache(config: WorkerConfig, loaded: "LoadedModel") -> CachePlan:
     Raises:
         ValueError: the settings contradict the model, the device or each other.
     """
-    from .model.kv_tensors import blocks_for
+    from .model.kv_tensors import blocks_for, bytes_per_token, cache_dtype
 
     info = loaded.info
+    dtype = cache_dtype(config.kv_cache_dtype, info.dtype)
     block_size = config.block_size
     wanted = config.max_model_len
     if wanted is not None and info.max_positions is not None and wanted > info.max_positions:
@@ -42,7 +46,7 @@ def plan_cache(config: WorkerConfig, loaded: "LoadedModel") -> CachePlan:
         memory, why = _on_cpu(config, info, longest)
     else:
         memory, why = _on_gpu(config, loaded, longest)
-    num_blocks = blocks_for(memory, info.kv_layers, block_size, info.dtype)
+    num_blocks = blocks_for(memory, info.kv_layers, block_size, dtype)
     capacity = num_blocks * block_size
     if wanted is not None and wanted > capacity:
         raise ValueError(f"max_model_len: must be at most the KV cache's {capacity} tokens, got {wanted}")
@@ -55,10 +59,15 @@ def plan_cache(config: WorkerConfig, loaded: "LoadedModel") -> CachePlan:
     max_model_len = min(longest, capacity)
     cache = (
         f"KV cache: {num_blocks:,} blocks of {block_size} tokens ({capacity:,} tokens, "
-        f"{size_text(info.kv_bytes_per_token)} each), {size_text(memory)}: {why}"
+        f"{size_text(bytes_per_token(info.kv_layers, dtype))} each, {_dtype_text(dtype)}), "
+        f"{size_text(memory)}: {why}"
     )
     return CachePlan(
-        num_blocks, memory, max_model_len, [cache, f"longest sequence: {max_model_len:,} tokens, {limit}"]
+        num_blocks,
+        memory,
+        dtype,
+        max_model_len,
+        [cache, f"longest sequence: {max_model_len:,} tokens, {limit}"],
     )
 
 
@@ -95,13 +104,19 @@ def memory_text(memory: "DeviceMemory", utilization: float) -> str:
 def _no_more_than_useful(
     config: WorkerConfig, info: "ModelInfo", longest: int, memory: int, why: str
 ) -> tuple[int, str]:
-    from .model.kv_tensors import block_bytes
+    from .model.kv_tensors import block_bytes, cache_dtype
 
+    dtype = cache_dtype(config.kv_cache_dtype, info.dtype)
     blocks = config.max_sequences * -(-longest // config.block_size)
-    useful = blocks * block_bytes(info.kv_layers, config.block_size, info.dtype)
+    useful = blocks * block_bytes(info.kv_layers, config.block_size, dtype)
     if memory >= useful:
         return useful, f"enough for {config.max_sequences} sequences of {longest} tokens"
     return memory, why
+
+
+def _dtype_text(dtype: "torch.dtype") -> str:
+    name = str(dtype).removeprefix("torch.")
+    return f"{name}, scales measured" if name.startswith("float8") else name
 
 
 def size_text(size: int) -> str:

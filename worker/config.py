@@ -10,6 +10,7 @@ _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\Z", re.IGNORECASE)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KVCacheDtype = Literal["auto", "fp8"]
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -43,7 +44,9 @@ class WorkerConfig:
     )
     dtype: Annotated[
         Dtype,
-        Setting("Of weights and KV cache. auto is what the model has on a GPU, the faster on a CPU.", MODEL),
+        Setting(
+            "Of weights and computation. auto is what the model has on a GPU, the faster on a CPU.", MODEL
+        ),
     ] = "auto"
     trust_remote_code: Annotated[
         bool, Setting("Run Python code that the model's folder brings along.", MODEL)
@@ -64,6 +67,14 @@ class WorkerConfig:
             "Memory for the KV cache, such as 512MiB or 8GiB. Without it, what fits and can be used.", BATCH
         ),
     ] = None
+    kv_cache_dtype: Annotated[
+        KVCacheDtype,
+        Setting(
+            "auto is the model's; fp8 (e4m3, scales measured at start) takes half of bfloat16's memory and "
+            "changes log-probabilities by some hundredths.",
+            BATCH,
+        ),
+    ] = "auto"
     gpu_memory_utilization: Annotated[
         float,
         Setting(

@@ -102,6 +102,7 @@ def serve(
     implementation: Implementation | None = None,
     max_sequences: int | None = None,
     recorder: Recorder | None = None,
+    kv_dtype: torch.dtype | None = None,
 ) -> Outcome:
     """Serve all cases in one engine, each ``stagger`` iterations after the one before.
 
@@ -118,6 +119,7 @@ def serve(
         block_size=block_size,
         max_sequences=max_sequences or len(cases),
         max_model_len=max_model_len,
+        kv_dtype=kv_dtype,
         implementation=implementation,
     )
     if recorder is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from fake_recorder import FakeRecorder
 from parity import Case, serve
 
-from headrace.worker.model.fused_layers import fuse_layers
+from headrace.worker.model.fusion import fuse_layers
 from headrace.worker.model.loader import load_model
 
 

@@ -6,7 +6,14 @@ from typing import Protocol
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from ...kernels import AttentionBatch, Implementation, paged_attention, write_kv
+from ...kernels import (
+    AttentionBatch,
+    HeadNorm,
+    Implementation,
+    paged_attention,
+    rotate_and_write_kv,
+    write_kv,
+)
 from .kv_tensors import KVTensors
 
 ATTENTION_NAME = "headrace"
@@ -28,10 +35,22 @@ class LayerAttention:
     """The model made a mask of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What is still to be done to queries and keys before they meet."""
+
+    cosine: Tensor
+    """[T, d], of each token's position."""
+    sine: Tensor
+    norm: HeadNorm | None
+
+
 class Attention(Protocol):
     """What the attention layers of a model are connected to."""
 
-    def attend(self, call: LayerAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(
+        self, call: LayerAttention, query: Tensor, key: Tensor, value: Tensor, rotation: Rotation | None
+    ) -> Tensor:
         """Query [T, H, D], key [T, KH, D] and value [T, KH, DV] of a flat batch to the output [T, H, DV]."""
         ...
 
@@ -50,11 +69,39 @@ class PagedAttention:
         self._batch = batch
         self._slots = slots
 
-    def attend(self, call: LayerAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(
+        self, call: LayerAttention, query: Tensor, key: Tensor, value: Tensor, rotation: Rotation | None
+    ) -> Tensor:
         if self._batch is None or self._slots is None:
             raise RuntimeError("a forward pass began before the batch was set")
         keys, values = self._kv.keys[call.layer], self._kv.values[call.layer]
-        write_kv(key, value, keys, values, self._slots, implementation=self._implementation)
+        key_scale, value_scale = self._kv.scales(call.layer)
+        if rotation is None:
+            write_kv(
+                key,
+                value,
+                keys,
+                values,
+                self._slots,
+                key_scale=key_scale,
+                value_scale=value_scale,
+                implementation=self._implementation,
+            )
+        else:
+            query = rotate_and_write_kv(
+                query,
+                key,
+                value,
+                rotation.cosine,
+                rotation.sine,
+                keys,
+                values,
+                self._slots,
+                norm=rotation.norm,
+                key_scale=key_scale,
+                value_scale=value_scale,
+                implementation=self._implementation,
+            )
         return paged_attention(
             query,
             keys,
@@ -64,6 +111,8 @@ class PagedAttention:
             sliding_window=call.sliding_window,
             softcap=call.softcap,
             sinks=call.sinks,
+            key_scale=key_scale,
+            value_scale=value_scale,
             # The query may be a transposed view; what follows wants the heads of a token side by side.
             out=query.new_empty(query.shape),
             implementation=self._implementation,
@@ -75,6 +124,11 @@ def connect(model: nn.Module, attention: Attention) -> None:
     for module in model.modules():
         if isinstance(getattr(module, "layer_idx", None), int):
             setattr(module, _ATTRIBUTE, attention)
+
+
+def attention_of(module: nn.Module) -> Attention:
+    """What an attention layer is connected to."""
+    return getattr(module, _ATTRIBUTE)
 
 
 def _attention_forward(
@@ -90,7 +144,6 @@ def _attention_forward(
     **_: object,
 ) -> tuple[Tensor, None]:
     """The signature transformers gives attention functions: [1, heads, T, D] in, [1, T, heads, D] out."""
-    attention: Attention = getattr(module, _ATTRIBUTE)
     call = LayerAttention(
         layer=module.layer_idx,  # pyright: ignore[reportArgumentType]  # connect() chose modules by it
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -99,8 +152,8 @@ def _attention_forward(
         sinks=s_aux,
         masked=attention_mask is not None,
     )
-    output = attention.attend(call, *(tensor[0].transpose(0, 1) for tensor in (query, key, value)))
-    return output.unsqueeze(0), None
+    flat = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    return attention_of(module).attend(call, *flat, rotation=None).unsqueeze(0), None
 
 
 AttentionInterface.register(ATTENTION_NAME, _attention_forward)

@@ -1,8 +1,7 @@
-"""Passes over a loaded model on a GPU: layers whose small operations become one kernel.
+"""Layers whose small operations are one kernel: norms and gated feed-forward layers.
 
-A layer is replaced only where its own forward pass, on random inputs, gives what the fused one gives; so a
-model with a norm or an activation of another kind keeps it. Results agree up to one rounding: where layers
-round in between, kernels round once.
+Results agree with those of the layers they are made of up to one rounding: where layers round in between,
+kernels round once.
 """
 
 import copy
@@ -11,7 +10,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import gelu, linear, silu
 
 from ...kernels import Implementation, gelu_tanh_and_mul, rms_norm, silu_and_mul
 
@@ -26,13 +25,31 @@ class FusedNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = weight
-        self._eps = eps
-        self._offset = offset
+        self.eps = eps
+        self.offset = offset
         self._implementation: Implementation | None = implementation
+        self._ahead: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., n] to [..., n]."""
-        return rms_norm(x, self.weight, self._eps, offset=self._offset, implementation=self._implementation)
+        if self._ahead is not None:
+            (total, normalized), self._ahead = self._ahead, None
+            if total is x:
+                return normalized
+        return rms_norm(x, self.weight, self.eps, offset=self.offset, implementation=self._implementation)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """``residual + x``. If that very tensor is what ``forward`` gets next, it is normalized already."""
+        normalized, total = rms_norm(
+            x,
+            self.weight,
+            self.eps,
+            residual=residual,
+            offset=self.offset,
+            implementation=self._implementation,
+        )
+        self._ahead = total, normalized
+        return total
 
 
 class FusedMLP(nn.Module):
@@ -53,49 +70,37 @@ class FusedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden] to [..., hidden]."""
-        gate_up = nn.functional.linear(x, self.gate_up)
+        gate_up = linear(x, self.gate_up)
         return self.down_proj(self._activate(gate_up, implementation=self._implementation))
 
 
-def fuse_layers(model: nn.Module, implementation: Implementation | None = None) -> tuple[int, int]:
-    """Replace norms and gated feed-forward layers where that is the same; how many of each were."""
-    norms = mlps = 0
-    # Level by level: a list of all modules would keep the weights of those that are replaced.
-    for name, child in list(model.named_children()):
-        if (norm := _fused_norm(child, implementation)) is not None:
-            setattr(model, name, norm)
-            norms += 1
-        elif (mlp := _fused_mlp(child, implementation)) is not None:
-            setattr(model, name, mlp)
-            mlps += 1
-        else:
-            more_norms, more_mlps = fuse_layers(child, implementation)
-            norms, mlps = norms + more_norms, mlps + more_mlps
-    return norms, mlps
-
-
-def _fused_norm(layer: Any, implementation: Implementation | None) -> FusedNorm | None:
-    weight = getattr(layer, "weight", None)
-    eps = getattr(layer, "variance_epsilon", getattr(layer, "eps", None))
+def fused_norm(layer: nn.Module, implementation: Implementation | None) -> FusedNorm | None:
+    """What takes the place of ``layer`` if that is an RMSNorm."""
+    weight: Any = getattr(layer, "weight", None)
+    eps: Any = getattr(layer, "variance_epsilon", getattr(layer, "eps", None))
     if "RMSNorm" not in type(layer).__name__ or not isinstance(weight, nn.Parameter) or weight.dim() != 1:
         return None
     if not isinstance(eps, float):
         return None
     # In float32, where no rounding hides a difference; small numbers show what eps does.
-    exact = copy.deepcopy(layer).float()
+    exact: Any = copy.deepcopy(layer).float()
     x = torch.randn(2 * _ROWS, weight.shape[0], device=weight.device)
     x[_ROWS:] *= eps**0.5
     for offset in (0.0, 1.0):
-        if _is_same(exact, FusedNorm(exact.weight, eps, offset, implementation), x):
+        if _is_same(exact, FusedNorm(exact.weight, eps, offset, "torch"), x):
             return FusedNorm(weight, eps, offset, implementation)
     return None
 
 
-def _fused_mlp(layer: Any, implementation: Implementation | None) -> FusedMLP | None:
+def fused_mlp(layer: nn.Module, implementation: Implementation | None) -> FusedMLP | None:
+    """What takes the place of ``layer`` if that is a gated feed-forward layer with an activation that is
+    known."""
     gate, up = getattr(layer, "gate_proj", None), getattr(layer, "up_proj", None)
     down = getattr(layer, "down_proj", None)
     activate = _fused_activation(getattr(layer, "act_fn", None))
-    if activate is None or not (_is_plain(gate) and _is_plain(up) and isinstance(down, nn.Module)):
+    if activate is None or not (is_plain(gate) and is_plain(up) and isinstance(down, nn.Module)):
+        return None
+    if any(getattr(part, "bias", None) is not None for part in (gate, up)):
         return None
     if gate.weight.shape != up.weight.shape or gate.weight.dtype != up.weight.dtype:
         return None
@@ -119,14 +124,19 @@ def _fused_activation(function: Any) -> Callable[..., Tensor] | None:
     return None
 
 
-def _is_plain(layer: Any) -> TypeGuard[nn.Linear]:
-    """Quantized and adapted layers are classes of their own."""
-    return type(layer) is nn.Linear and getattr(layer, "bias", None) is None
+def is_plain(layer: Any) -> TypeGuard[nn.Linear]:
+    """Quantized and adapted linear layers are classes of their own."""
+    return type(layer) is nn.Linear
+
+
+def agree(found: Tensor, expected: Tensor, *, roundings: float = 16) -> bool:
+    """Whether results differ by no more than some roundings of their dtype, at the scale of each row."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    limits = roundings * torch.finfo(found.dtype).eps * expected.float().abs().amax(-1, keepdim=True)
+    return bool(((found.float() - expected.float()).abs() <= limits).all())
 
 
 @torch.inference_mode()
 def _is_same(layer: nn.Module, fused: nn.Module, x: Tensor) -> bool:
-    expected, found = layer(x).float(), fused(x).float()
-    # Some roundings of the dtype, at the scale of each row.
-    limits = 16 * torch.finfo(x.dtype).eps * expected.abs().amax(-1, keepdim=True)
-    return bool(((found - expected).abs() <= limits).all())
+    return agree(fused(x), layer(x))

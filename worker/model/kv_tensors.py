@@ -9,6 +9,17 @@ import torch
 from torch import Tensor
 
 
+def cache_dtype(name: str, model_dtype: torch.dtype) -> torch.dtype:
+    """The dtype that ``auto`` (the model's) or ``fp8`` means.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if name not in ("auto", "fp8"):
+        raise ValueError(f"kv_cache_dtype: must be auto or fp8, got {name}")
+    return model_dtype if name == "auto" else torch.float8_e4m3fn
+
+
 @dataclass(frozen=True, slots=True)
 class KVLayer:
     """What one attention layer keeps of each token: K and V of ``num_heads`` x ``head_dim`` each."""
@@ -27,6 +38,16 @@ class KVTensors:
 
     keys: list[Tensor]
     values: list[Tensor]
+    key_scales: list[Tensor] | None = None
+    """Of a float8 cache, float32 [num_heads] of each layer: what is stored times this is the key."""
+    value_scales: list[Tensor] | None = None
+
+    def scales(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
+        """What a layer's stored keys and values are to be multiplied with; None for nothing."""
+        return (
+            None if self.key_scales is None else self.key_scales[layer],
+            None if self.value_scales is None else self.value_scales[layer],
+        )
 
     @property
     def num_blocks(self) -> int:
@@ -52,6 +73,11 @@ def blocks_for(memory: int, layers: Sequence[KVLayer], block_size: int, dtype: t
     if memory < size:
         raise ValueError(f"kv_cache_memory: must be at least {size} bytes, one block, got {memory}")
     return memory // size
+
+
+def bytes_per_token(layers: Sequence[KVLayer], dtype: torch.dtype) -> int:
+    """Bytes that one token takes over all layers."""
+    return block_bytes(layers, 1, dtype)
 
 
 def allocate(

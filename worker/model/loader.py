@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from transformers import (
 
 from .attention import ATTENTION_NAME
 from .errors import UnservableModelError
-from .fused_layers import fuse_layers
+from .fusion import Fused, fuse_layers
 from .kv_tensors import KVLayer
 from .packed_linear import pack_linear_layers
 from .servable import check_class, check_config, probe_layers
@@ -44,10 +44,6 @@ class ModelInfo:
     eos_ids: frozenset[int]
     has_chat_template: bool
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return self.dtype.itemsize * sum(layer.values_per_token for layer in self.kv_layers)
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -56,6 +52,8 @@ class LoadedModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     info: ModelInfo
+    fused: Fused | None = None
+    """Which layers became fewer kernels, where that was tried: on a GPU."""
 
 
 def resolve_dtype(name: str, device: torch.device, config: PreTrainedConfig) -> torch.dtype:
@@ -116,7 +114,7 @@ def load_model(
     if passes and device.type == "cpu":
         pack_linear_layers(model)
     elif passes:
-        fuse_layers(model)
+        return replace(loaded, fused=fuse_layers(model))
     return loaded
 
 

@@ -1,5 +1,7 @@
 """Runs the engine's iterations: a flat batch through the model, and one sampled token per finished chunk."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from .attention import PagedAttention, connect
 from .decode_graphs import DecodeGraphs, Progress
 from .device_errors import in_engine_words
 from .flat_batch import FlatBatch, FlatBatchBuilder
+from .kv_scales import measure_scales
 from .kv_tensors import allocate
 from .loader import LoadedModel
 from .recording import Recorder
@@ -33,8 +36,10 @@ class ModelRunner:
         block_size: int,
         max_sequences: int,
         max_model_len: int,
+        kv_dtype: torch.dtype | None = None,
         implementation: Implementation | None = None,
     ) -> None:
+        """``kv_dtype`` is the model's, as None is, or float8_e4m3fn, whose scales are measured here."""
         info = loaded.info
         self._model = loaded.model
         self._device = info.device
@@ -44,7 +49,11 @@ class ModelRunner:
         self._builder = FlatBatchBuilder(
             block_size=block_size, max_sequences=max_sequences, max_model_len=max_model_len
         )
-        kv = allocate(info.kv_layers, num_blocks, block_size, info.dtype, info.device)
+        kv_dtype = kv_dtype or info.dtype
+        kv = allocate(info.kv_layers, num_blocks, block_size, kv_dtype, info.device)
+        if kv_dtype == torch.float8_e4m3fn:
+            scales = measure_scales(loaded, implementation)
+            kv = replace(kv, key_scales=scales.keys, value_scales=scales.values)
         self._attention = PagedAttention(kv, implementation)
         self._sampler = Sampler(info.device, implementation)
         # One more than there are sequences: the rows that pad a recorded step need a place, too.

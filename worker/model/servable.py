@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from .attention import LayerAttention, connect
+from .attention import LayerAttention, Rotation, connect
 from .errors import UnservableModelError
 from .kv_tensors import KVLayer
 
@@ -94,7 +94,10 @@ class _Probe:
         self.layers: dict[int, KVLayer] = {}
         self.sliding: set[int] = set()
 
-    def attend(self, call: LayerAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(
+        self, call: LayerAttention, query: Tensor, key: Tensor, value: Tensor, rotation: Rotation | None
+    ) -> Tensor:
+        del rotation
         if call.layer in self.layers:
             raise UnservableModelError(self._name, f"layer {call.layer} attends more than once")
         if call.masked:

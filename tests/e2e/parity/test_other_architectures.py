@@ -15,11 +15,18 @@ from transformers import (
     GPT2LMHeadModel,
     GptOssConfig,
     GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
     PhiConfig,
     PhiForCausalLM,
     PreTrainedModel,
 )
 
+from headrace.worker.model.fusion import fuse_layers
 from headrace.worker.model.loader import prepare
 
 IDS: dict[str, Any] = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": PAD}
@@ -53,10 +60,34 @@ def _layers_without_rotation() -> PreTrainedModel:
     return Cohere2ForCausalLM(Cohere2Config(**SHAPE, sliding_window=WINDOW))
 
 
+def _multiplied_residuals() -> PreTrainedModel:
+    return GraniteForCausalLM(
+        GraniteConfig(**SHAPE, residual_multiplier=0.6, embedding_multiplier=2.0, attention_multiplier=0.3)
+    )
+
+
+def _norms_after() -> PreTrainedModel:
+    return Olmo2ForCausalLM(Olmo2Config(**SHAPE))
+
+
+def _attention_that_changes_late() -> PreTrainedModel:
+    """Queries are scaled from position 8,192 on, where no test goes: it must be seen all the same."""
+    return Ministral3ForCausalLM(Ministral3Config(**SHAPE))
+
+
 @pytest.mark.parametrize(
-    "build", [_sinks_and_experts, _learned_positions, _partial_rotation_and_biases, _layers_without_rotation]
+    ("build", "fused_attentions", "fused_decoders"),
+    [
+        (_sinks_and_experts, 0, 0),
+        (_learned_positions, 0, 0),
+        (_partial_rotation_and_biases, 4, 0),
+        (_layers_without_rotation, 0, 0),
+        (_multiplied_residuals, 4, 0),
+        (_norms_after, 0, 0),
+        (_attention_that_changes_late, 0, 4),
+    ],
 )
-def test_mixed_batches_of_staggered_arrivals(build: Any) -> None:
+def test_mixed_batches_of_staggered_arrivals(build: Any, fused_attentions: int, fused_decoders: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # pytest shows it when the test fails
     rng = random.Random(seed)
@@ -74,12 +105,11 @@ def test_mixed_batches_of_staggered_arrivals(build: Any) -> None:
     served.set_attn_implementation("headrace")
     prompts = random_prompts(rng, lambda: rng.randrange(PAD + 1, VOCABULARY), 30)
     cases = reference_cases(plain, prompts, 4, max_tokens=10, eos=EOS)
-    outcome = serve(
-        prepare("tiny", served, tiny_tokenizer()),
-        cases,
-        max_tokens=10,
-        block_size=4,
-        max_batched_tokens=16,
-        stagger=3,
-    )
-    assert outcome.outputs == [case.expected for case in cases]
+    loaded = prepare("tiny", served, tiny_tokenizer())
+    expected = [case.expected for case in cases]
+    options = {"max_tokens": 10, "block_size": 4, "max_batched_tokens": 16, "stagger": 3}
+    assert serve(loaded, cases, **options).outputs == expected
+    # What a GPU's passes recognize is replaced, and nothing else.
+    fused = fuse_layers(served, "torch")
+    assert (fused.attentions, fused.decoders) == (fused_attentions, fused_decoders)
+    assert serve(loaded, cases, **options).outputs == expected

@@ -2,15 +2,20 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from parity import random_prompts, reference_cases, serve
-from tiny_models import ARCHITECTURES, EOS, PAD, VOCABULARY, tiny_model, tiny_tokenizer
+from parity import Case, random_prompts, reference_cases, serve
+from tiny_models import ARCHITECTURES, BOS, EOS, PAD, VOCABULARY, tiny_model, tiny_tokenizer
 from torch import nn
 from torch.nn.functional import gelu, relu, silu
 
-from headrace.worker.model.fused_layers import FusedMLP, FusedNorm, fuse_layers
+from headrace.kernels import rms_norm, rotate_and_write_kv
+from headrace.worker.model.fused_attention import FusedAttention
+from headrace.worker.model.fused_decoder import FusedDecoderLayer
+from headrace.worker.model.fused_layers import FusedMLP, FusedNorm, fused_mlp, fused_norm
+from headrace.worker.model.fusion import Fused, fuse_layers
 from headrace.worker.model.loader import prepare
 
 
@@ -23,10 +28,10 @@ def test_greedy_tokens_are_the_plain_models(architecture: str) -> None:
     cases = reference_cases(tiny_model(architecture, seed), prompts, 4, max_tokens=6, eos=EOS)
     model = tiny_model(architecture, seed)
     model.set_attn_implementation("headrace")
-    norms, mlps = fuse_layers(model, "torch")
+    fused = fuse_layers(model, "torch")
     layers = model.config.num_hidden_layers
-    assert mlps == layers
-    assert norms >= 2 * layers + 1
+    assert fused == Fused(layers, fused.norms, layers, layers, layers)
+    assert fused.norms >= 2 * layers + 1
     outcome = serve(prepare(architecture, model, tiny_tokenizer()), cases, max_tokens=6)
     assert outcome.outputs == [case.expected for case in cases]
 
@@ -73,26 +78,65 @@ class OtherMLP(nn.Module):
 
 
 def test_layers_of_another_kind_stay() -> None:
-    model = nn.Sequential(
-        OtherRMSNorm(),
-        OtherEps(),
-        OtherMLP(relu),
-        OtherMLP(gelu),
-        OtherMLP(silu),
-        OtherMLP(silu, bias=True),
-        nn.LayerNorm(16),
-    )
-    before = list(model)
-    assert fuse_layers(model, "torch") == (0, 0)
-    assert list(model) == before
+    for norm in (OtherRMSNorm(), OtherEps(), nn.LayerNorm(16)):
+        assert fused_norm(norm, "torch") is None
+    for mlp in (OtherMLP(relu), OtherMLP(gelu), OtherMLP(silu), OtherMLP(silu, bias=True)):
+        assert fused_mlp(mlp, "torch") is None
+
+
+def test_a_norm_that_has_added_normalizes_nothing_else() -> None:
+    norm = FusedNorm(nn.Parameter(torch.rand(16) + 0.5), 1e-6, 0.0, "torch").requires_grad_(False)
+    x, residual, other = (torch.randn(3, 16) for _ in range(3))
+    plain = norm(other)
+    total = norm.add(x, residual)
+    torch.testing.assert_close(total, x + residual)
+    assert torch.equal(norm(other), plain)
+    assert torch.equal(norm(norm.add(x, residual)), norm(x + residual))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_step_has_no_kernels_left_that_are_parts_of_others(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fused layer adds, rotates and writes only in the kernels that do more."""
+    model = tiny_model(architecture)
+    model.set_attn_implementation("headrace")
+    fuse_layers(model, "torch")
+    loaded = prepare(architecture, model, tiny_tokenizer())
+    norms: list[bool] = []
+    rotations: list[bool] = []
+
+    def counted_norm(x: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        norms.append(options.get("residual") is not None)
+        return rms_norm(x, *arguments, **options)
+
+    def counted_rotation(*arguments: Any, **options: Any) -> torch.Tensor:
+        rotations.append(options["norm"] is not None)
+        return rotate_and_write_kv(*arguments, **options)
+
+    def unwanted(*_arguments: Any, **_options: Any) -> None:
+        raise AssertionError("written without rotary embedding")
+
+    monkeypatch.setattr("headrace.worker.model.fused_layers.rms_norm", counted_norm)
+    monkeypatch.setattr("headrace.worker.model.attention.rotate_and_write_kv", counted_rotation)
+    monkeypatch.setattr("headrace.worker.model.attention.write_kv", unwanted)
+    serve(loaded, [Case([BOS, 5, 6], [])], max_tokens=1)
+    layers = model.config.num_hidden_layers
+    assert norms.count(True) == 2 * layers
+    # The first layer's, and in Gemma those of what is to be added.
+    assert norms.count(False) == 1 + (2 * layers if "gemma" in architecture else 0)
+    assert rotations == [architecture in ("qwen3", "gemma3")] * layers
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_models_in_half_precision_are_fused(dtype: torch.dtype) -> None:
     for architecture in ("llama", "gemma3"):
         model = tiny_model(architecture).to(dtype)
+        model.set_attn_implementation("headrace")
         fuse_layers(model, "torch")
         kinds = [type(module) for module in model.modules()]
         assert FusedNorm in kinds
-        assert kinds.count(FusedMLP) == model.config.num_hidden_layers
+        for kind in (FusedMLP, FusedAttention, FusedDecoderLayer):
+            assert kinds.count(kind) == model.config.num_hidden_layers
         assert not any("RMSNorm" in kind.__name__ for kind in kinds)
+        assert {parameter.dtype for parameter in model.parameters()} == {dtype}

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from headrace.worker.model.errors import UnservableModelError
-from headrace.worker.model.kv_tensors import KVLayer
+from headrace.worker.model.kv_tensors import KVLayer, bytes_per_token
 from headrace.worker.model.loader import load_model, prepare
 from headrace.worker.model.servable import check_config
 
@@ -28,7 +28,7 @@ def test_facts_of_a_model(tmp_path: Path) -> None:
     info = load_model(save_tiny_model("qwen3", tmp_path, chat_template=True), dtype="bfloat16").info
     assert info.architecture == "Qwen3ForCausalLM"
     assert info.kv_layers == (KVLayer(num_heads=1, head_dim=32),) * 2
-    assert info.kv_bytes_per_token == 2 * 2 * 32 * 2
+    assert bytes_per_token(info.kv_layers, info.dtype) == 2 * 2 * 32 * 2
     assert info.dtype is torch.bfloat16
     assert (info.vocab_size, info.max_positions) == (VOCABULARY, MAX_POSITIONS)
     assert info.eos_ids == {EOS}

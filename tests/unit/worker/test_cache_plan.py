@@ -1,5 +1,7 @@
 """The size of the KV cache, and the reason that a worker gives for it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny_models import MAX_POSITIONS, tiny_model, tiny_tokenizer
@@ -7,6 +9,7 @@ from tiny_models import MAX_POSITIONS, tiny_model, tiny_tokenizer
 from headrace.worker.cache_plan import memory_text, plan_cache
 from headrace.worker.config import WorkerConfig
 from headrace.worker.model.device_memory import DeviceMemory
+from headrace.worker.model.kv_tensors import bytes_per_token
 from headrace.worker.model.loader import LoadedModel, prepare
 
 GIB = 2**30
@@ -26,7 +29,7 @@ def test_no_more_memory_than_all_sequences_could_use(loaded: LoadedModel) -> Non
 
 
 def test_memory_as_set_limits_the_longest_sequence(loaded: LoadedModel) -> None:
-    per_block = 16 * loaded.info.kv_bytes_per_token
+    per_block = 16 * bytes_per_token(loaded.info.kv_layers, torch.float32)
     plan = plan_cache(WorkerConfig(model="m", kv_cache_memory=str(4 * per_block)), loaded)
     assert (plan.num_blocks, plan.max_model_len) == (4, 64)
     assert plan.facts[0].endswith("as set")
@@ -53,5 +56,17 @@ def test_a_share_of_memory_that_cannot_be(share: float) -> None:
 
 
 def test_the_dtype_of_a_block_counts(loaded: LoadedModel) -> None:
-    assert loaded.info.dtype is torch.float32
-    assert loaded.info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
+    whole = WorkerConfig(model="m", kv_cache_memory="64KiB")
+    plan = plan_cache(whole, loaded)
+    assert (plan.num_blocks, plan.dtype) == (65536 // (2 * 2 * 2 * 16 * 4 * 16), torch.float32)
+    assert "512 B each, float32)" in plan.facts[0]
+    quarter = plan_cache(replace(whole, kv_cache_dtype="fp8"), loaded)
+    assert (quarter.num_blocks, quarter.dtype) == (4 * plan.num_blocks, torch.float8_e4m3fn)
+    assert "128 B each, float8_e4m3fn, scales measured)" in quarter.facts[0]
+
+
+def test_what_can_be_used_counts_the_caches_own_dtype(loaded: LoadedModel) -> None:
+    config = WorkerConfig(model="m", max_sequences=3, max_model_len=33, kv_cache_dtype="fp8")
+    plan = plan_cache(config, loaded)
+    assert plan.num_blocks == 9
+    assert plan.memory == 9 * 16 * 128
