@@ -27,6 +27,10 @@ def check_decode(device: torch.device, *, quick: bool) -> Iterator[Row]:
     for context in contexts:
         for batch in batches:
             yield from _decode_rows(caches, batch, context, rate, device)
+    small = tuple(_small(cache) for cache in caches)
+    for context in contexts[-1:] if quick else (4096, 16384):
+        for batch in batches[-1:] if quick else (32, 128):
+            yield _float8_row(small, batch, context, rate, device)
     for tokens in (1, 16) if quick else (1, 64, 256, 1024, 8192):
         yield _write_row(caches, tokens, rate, device)
 
@@ -78,6 +82,33 @@ def _decode_rows(
     used = batch * context // BLOCK_SIZE
     keys, values = (cache[:used].view(batch, KV_HEADS, context, HEAD_DIM) for cache in caches)
     yield _sdpa_row(case, time, query.unsqueeze(2), keys, values, causal=False)
+
+
+def _small(cache: Tensor) -> Tensor:
+    """The cache in float8, made piece by piece: in one it would take the larger one's memory again."""
+    result = torch.empty_like(cache, dtype=torch.float8_e4m3fn)
+    for part, source in zip(result.split(65536), cache.split(65536), strict=True):
+        part.copy_(source)
+    return result
+
+
+def _float8_row(
+    caches: tuple[Tensor, ...], batch: int, context: int, rate: float, device: torch.device
+) -> Row:
+    query = random_tensor(batch, HEADS, HEAD_DIM, dtype=DTYPE, device=device)
+    out = torch.empty_like(query)
+    sequences = _batch(batch, context, queries=1, device=device)
+    scale = torch.ones(KV_HEADS, device=device)
+    time = seconds(
+        lambda: paged_attention(
+            query, *caches, sequences, scale=SCALE, key_scale=scale, value_scale=scale, out=out
+        ),
+        device,
+    )
+    achieved = 2 * batch * context * KV_HEADS * HEAD_DIM / time
+    case = f"attention, {batch} sequences of {context}, float8"
+    timing = f"{time * 1e6:.1f} us, over the copy's"
+    return Row(case, f"{achieved / 1e12:.3g} TB/s", timing, achieved / rate)
 
 
 def _sdpa_row(case: str, time: float, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Row:

@@ -33,12 +33,12 @@ class Part:
 
 
 PARTS = {
-    "numerics": Part("gpu_numerics", "check_numerics", 75),
+    "numerics": Part("gpu_numerics", "check_numerics", 65),
     "decode": Part("gpu_attention", "check_decode", 45),
     "prefill": Part("gpu_attention", "check_prefill", 30),
     "tokens": Part("gpu_tokens", "check_tokens", 35),
     "small": Part("gpu_engine", "check_small_model", 45),
-    "large": Part("gpu_engine", "check_large_model", 65),
+    "large": Part("gpu_engine", "check_large_model", 75),
 }
 
 

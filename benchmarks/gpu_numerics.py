@@ -7,6 +7,7 @@ from torch import Tensor
 
 from headrace.kernels import (
     AttentionBatch,
+    HeadNorm,
     SamplingTensors,
     gelu_tanh_and_mul,
     paged_attention,
@@ -32,7 +33,8 @@ def check_numerics(device: torch.device, *, quick: bool) -> Iterator[Row]:
     """Rows for attention, cache writes, norms, activations and sampling."""
     for dtype in (BF16, FP16, FP32):
         yield _attention(device, dtype, dtype, 128)
-    yield _attention(device, BF16, FP8, 128)
+    for dtype in (BF16, FP16):
+        yield _attention(device, dtype, FP8, 128)
     if not quick:
         for head_dim in (64, 80, 96, 256):
             yield _attention(device, BF16, BF16, head_dim)
@@ -141,20 +143,23 @@ def _writes(device: torch.device, dtype: torch.dtype, cache_dtype: torch.dtype) 
     write_kv(key, value, *found, slots, **named)
     write_kv(key.double(), value.double(), *expected, slots, implementation="torch")
     yield _compared(f"K/V write {label}", _stored(found, scale), _stored(expected, None), limit)
-    found, expected = caches(cache_dtype), caches(torch.float64)
-    rotated = rotate_and_write_kv(query, key, value, cosine, sine, *found, slots, **named)
-    turned = rotate_and_write_kv(
-        query.double(),
-        key.double(),
-        value.double(),
-        cosine.double(),
-        sine.double(),
-        *expected,
-        slots,
-        implementation="torch",
-    )
-    yield _compared(f"rotary query {label}", rotated, turned, LIMITS[dtype])
-    yield _compared(f"rotary K/V write {label}", _stored(found, scale), _stored(expected, None), limit)
+    weights = [(torch.rand(head_dim, device=device) + 0.5).to(dtype) for _ in range(2)]
+    for kind, norm in (("rotary", None), ("norm, rotary", HeadNorm(weights[0], weights[1], 1e-6))):
+        found, expected = caches(cache_dtype), caches(torch.float64)
+        rotated = rotate_and_write_kv(query, key, value, cosine, sine, *found, slots, norm=norm, **named)
+        turned = rotate_and_write_kv(
+            query.double(),
+            key.double(),
+            value.double(),
+            cosine.double(),
+            sine.double(),
+            *expected,
+            slots,
+            norm=norm and HeadNorm(norm.query.double(), norm.key.double(), norm.eps),
+            implementation="torch",
+        )
+        yield _compared(f"{kind} query {label}", rotated, turned, LIMITS[dtype])
+        yield _compared(f"{kind} K/V write {label}", _stored(found, scale), _stored(expected, None), limit)
 
 
 def _stored(caches: list[Tensor], scale: Tensor | None) -> Tensor:
