@@ -4,6 +4,7 @@ One node that is away fails the commands of its own slots and no others. A clust
 when first used and when a node did not answer, and is believed when it redirects a command.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,15 +20,18 @@ Call = tuple[bytes | str | float, ...]
 
 _REDIRECTIONS: Final = 5
 """In one execution of a command; more mean that the cluster is being rebuilt."""
+_GONE: Final = 2
+"""Clients of nodes that have left, kept for what is under way with them."""
 
 
 class Cluster:
-    """One client per node. ``options`` are those of ``redis.asyncio.Redis``."""
+    """One client per node, as long as it is one. ``options`` are those of ``redis.asyncio.Redis``."""
 
     def __init__(self, location: Location, options: dict[str, Any]) -> None:
         self._location = location
         self._options = options
         self._clients: dict[Address, redis.asyncio.Redis] = {}
+        self._gone: deque[redis.asyncio.Redis] = deque()
         self._owners: list[tuple[int, int, Address]] = []
         self._moved: dict[int, Address] = {}
         self._stale = True
@@ -82,7 +86,7 @@ class Cluster:
         return replies
 
     async def aclose(self) -> None:
-        for client in self._clients.values():
+        for client in (*self._clients.values(), *self._gone):
             await client.aclose()
 
     async def _send(
@@ -120,17 +124,22 @@ class Cluster:
                 except (RedisError, OSError, EOFError) as error:
                     last = error
                     continue
-                self._learn(address, layout)
+                await self._learn(address, layout)
                 return
             raise last
 
-    def _learn(self, asked: Address, layout: list[Any]) -> None:
+    async def _learn(self, asked: Address, layout: list[Any]) -> None:
         # A node that does not know its own address leaves it empty: it is the one that was asked.
         self._owners = [
             (first, last, (master[0].decode() or asked[0], master[1])) for first, last, master, *_ in layout
         ]
         self._moved.clear()
         self._stale = False
+        nodes = {(node[0].decode() or asked[0], node[1]) for _, _, *shard in layout for node in shard}
+        for address in [address for address in self._clients if address not in nodes]:
+            self._gone.append(self._clients.pop(address))
+        while len(self._gone) > _GONE:
+            await self._gone.popleft().aclose()
 
     def _address(self, slot: int) -> Address:
         if moved := self._moved.get(slot):

@@ -69,7 +69,7 @@ class RedisServer:
 
     def connect(self) -> redis.Redis:
         """A plain client of the server, replies as bytes, that does not retry."""
-        return redis.Redis.from_url(self.url, socket_timeout=20, retry=Retry(NoBackoff(), 0), protocol=2)
+        return self._client(self.port, timeout=20)
 
     def start(self) -> None:
         """Start the server and wait until it answers; on the same port as before, if it ran before."""
@@ -103,6 +103,11 @@ class RedisServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def _client(self, port: int, *, timeout: float) -> redis.Redis:
+        password = self.options.get("requirepass")
+        retry = Retry(NoBackoff(), 0)
+        return redis.Redis(port=port, password=password, socket_timeout=timeout, retry=retry, protocol=2)
+
     def _spawn(self, port: int) -> subprocess.Popen[bytes]:
         self.folder.mkdir(parents=True, exist_ok=True)
         options = {
@@ -116,7 +121,8 @@ class RedisServer:
         }
         if self.sentinel:  # it takes its settings from a file, which it writes to
             file = self.folder / "sentinel.conf"
-            file.write_text(f"port {port}\nbind 127.0.0.1\ndir {self.folder}\n")
+            settings = {"port": port, "bind": "127.0.0.1", "dir": self.folder, **self.options}
+            file.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
             arguments = [str(file), "--sentinel"]
         else:
             arguments = [text for name, value in options.items() for text in (f"--{name}", value)]
@@ -130,7 +136,7 @@ class RedisServer:
         give_up = time.monotonic() + 30
         while time.monotonic() < give_up and self._process.poll() is None:
             try:
-                with redis.Redis(port=port, socket_timeout=5, retry=Retry(NoBackoff(), 0)) as client:
+                with self._client(port, timeout=5) as client:
                     if client.ping():
                         return True
             except redis.RedisError:

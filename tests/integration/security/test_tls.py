@@ -9,6 +9,7 @@ import anyio
 import pytest
 import redis
 from counting_worker import MODEL, CountingWorker, settings, until
+from redis_cluster import three_masters
 from redis_servers import RedisServer, free_port, running
 
 from headrace.clients import AsyncClient, Unavailable
@@ -31,17 +32,21 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def encrypted(tmp_path: Path, certificates: Path) -> Iterator[tuple[RedisServer, str]]:
-    """A server, and the URL of its port for TLS, without options. The wheel's Valkey has no TLS."""
-    port = free_port()
-    options = {
-        "tls-port": str(port),
+@pytest.fixture(scope="session")
+def tls_options(certificates: Path) -> dict[str, str]:
+    return {
         "tls-ca-cert-file": str(certificates / "ca.pem"),
         "tls-cert-file": str(certificates / "server.pem"),
         "tls-key-file": str(certificates / "server.key"),
         "tls-auth-clients": "no",
     }
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path, tls_options: dict[str, str]) -> Iterator[tuple[RedisServer, str]]:
+    """A server, and the URL of its port for TLS, without options. The wheel's Valkey has no TLS."""
+    port = free_port()
+    options = {"tls-port": str(port), **tls_options}
     with running(RedisServer("redis", tmp_path, options=options)) as server:
         yield server, f"rediss://127.0.0.1:{port}/0"
 
@@ -50,7 +55,40 @@ async def test_client_and_worker_go_through_tls(
     encrypted: tuple[RedisServer, str], certificates: Path
 ) -> None:
     _, url = encrypted
-    trusted = f"{url}?ssl_ca_certs={certificates / 'ca.pem'}"
+    await assert_served(f"{url}?ssl_ca_certs={certificates / 'ca.pem'}")
+
+
+async def test_a_cluster_is_gone_through_by_tls(
+    tls_options: dict[str, str], certificates: Path, tmp_path: Path
+) -> None:
+    """At the addresses that its nodes name for it, which are other than those without."""
+    with three_masters("redis", tmp_path, tls_options) as cluster:
+        await assert_served(f"{cluster.tls_url}?ssl_ca_certs={certificates / 'ca.pem'}")
+        async with AsyncClient(cluster.tls_url, model=MODEL, patience=0.3) as stranger:
+            with pytest.raises(Unavailable, match=r"(?i)certificate|cluster"):
+                await stranger.submit("p")
+
+
+async def test_sentinel_and_its_master_are_spoken_to_by_tls(
+    tls_options: dict[str, str], certificates: Path, tmp_path: Path
+) -> None:
+    ports = [free_port(), free_port()]
+    of_master, of_sentinel = ({"tls-port": str(port), **tls_options} for port in ports)
+    of_sentinel["tls-replication"] = "yes"
+    with (
+        running(RedisServer("redis", tmp_path / "master", options=of_master)),
+        running(RedisServer("redis", tmp_path / "sentinel", options=of_sentinel, sentinel=True)) as sentinel,
+        sentinel.connect() as client,
+    ):
+        client.execute_command("SENTINEL", "MONITOR", "main", "127.0.0.1", ports[0], 1)
+        url = f"rediss+sentinel://127.0.0.1:{ports[1]}/main/0"
+        await assert_served(f"{url}?ssl_ca_certs={certificates / 'ca.pem'}")
+        async with AsyncClient(url, model=MODEL, patience=0.3) as stranger:
+            with pytest.raises(Unavailable):
+                await stranger.submit("p")
+
+
+async def assert_served(trusted: str) -> None:
     async with (
         AsyncClient(trusted, model=MODEL) as client,
         open_broker(settings(trusted)) as broker,

@@ -8,9 +8,9 @@ import anyio
 import pytest
 import redis
 from counting_worker import MODEL, CountingEngine, CountingWorker, settings, until
-from redis_servers import BINARIES, RedisServer, immortal_keys, running
+from redis_servers import BINARIES, Kind, RedisServer, immortal_keys, running
 
-from headrace.clients import AsyncClient, Delta, Done
+from headrace.clients import AsyncClient, Delta, Done, Unavailable
 from headrace.worker.broker import open_broker
 
 pytestmark = pytest.mark.anyio
@@ -118,3 +118,39 @@ async def test_a_master_that_becomes_a_replica_is_left_for_the_new_one(watched: 
     with watched.replica.connect() as replica:
         assert replica.hget(key, "status") == b"finished"
         assert immortal_keys(replica) == []
+
+
+@pytest.mark.parametrize("kind", list(BINARIES))
+async def test_sentinels_and_servers_may_have_passwords_of_their_own(kind: Kind, tmp_path: Path) -> None:
+    closed = {"requirepass": "of-the-server"}
+    watching = {"requirepass": "of-the-sentinel"}
+    with (
+        running(RedisServer(kind, tmp_path / "master", options=closed)) as master,
+        running(RedisServer(kind, tmp_path / "sentinel", options=watching, sentinel=True)) as sentinel,
+        sentinel.connect() as client,
+    ):
+        client.execute_command("SENTINEL", "MONITOR", "main", "127.0.0.1", master.port, 1)
+        client.execute_command("SENTINEL", "SET", "main", "auth-pass", "of-the-server")
+        place = f"127.0.0.1:{sentinel.port}/main/0"
+        await assert_served(f"redis+sentinel://:of-the-server@{place}?sentinel_password=of-the-sentinel")
+        for wrong in (
+            f"redis+sentinel://:of-the-server@{place}",
+            f"redis+sentinel://{place}?sentinel_password=of-the-sentinel",
+        ):
+            async with AsyncClient(wrong, model=MODEL, patience=1) as stranger:
+                with pytest.raises(Unavailable) as refusal:
+                    await stranger.submit("p")
+                assert "of-the" not in str(refusal.value)
+
+
+async def assert_served(url: str) -> None:
+    async with (
+        AsyncClient(url, model=MODEL) as client,
+        open_broker(settings(url)) as broker,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(CountingWorker(broker).serve)
+        handle = await client.submit("p", max_tokens=10)
+        with anyio.fail_after(30):
+            assert (await handle.result()).tokens == list(range(10))
+        tasks.cancel_scope.cancel()
