@@ -5,17 +5,20 @@ import logging
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
 import pytest
 from fake_worker import FakeWorker
-from gateway_server import RunningGateway, announce, running_gateway
+from gateway_server import RunningGateway, announce, running_gateway, silence
 from httpx_sse import connect_sse
 from prometheus_client.parser import text_string_to_metric_families
+from redis_servers import RedisServer
 from typer import Typer
 from typer.testing import CliRunner
+from waiting import eventually_sync
 
 from headrace.clients.cli.gateway import gateway, gateway_key
 from headrace.clients.gateway.api_keys import make_key
@@ -28,6 +31,48 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def test_health(http: httpx.Client) -> None:
     assert http.get("/healthz").json() == {"status": "alive"}
     assert http.get("/readyz").json() == {"status": "ready"}
+
+
+def test_probes_while_redis_is_away(private_server: RedisServer) -> None:
+    with (
+        running_gateway(private_server.url) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=30) as http,
+    ):
+        assert http.get("/readyz").status_code == 200
+        assert samples(http)["headrace_gateway_redis_up",] == 1
+        private_server.kill()
+        assert http.get("/readyz").status_code == 503
+        assert http.get("/healthz").status_code == 200, "a restart would not bring Redis back"
+        found = eventually_sync(lambda: (seen := samples(http))["headrace_gateway_redis_up",] == 0 and seen)
+        assert not [key for key in found if key[0].startswith(("headrace_queue", "headrace_workers"))]
+        private_server.start()
+        eventually_sync(lambda: http.get("/readyz").status_code == 200)
+        gateway.gateway.slots.end_all()
+        assert http.get("/readyz").json()["error"]["code"] == "draining"
+
+
+def test_probes_ask_by_address(redis_url: str) -> None:
+    with running_gateway(redis_url, allowed_hosts=("chat.example",)) as gateway:
+        by_address = {"Host": "10.0.0.7:8000"}
+        for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 400), ("/v1/models", 400)):
+            assert httpx.get(f"{gateway.url}{path}", headers=by_address).status_code == status
+        assert httpx.get(f"{gateway.url}/metrics", headers={"Host": "chat.example"}).status_code == 200
+
+
+def test_metrics_tell_of_queues_and_workers(redis_url: str, worker: FakeWorker) -> None:
+    with running_gateway(redis_url) as gateway, httpx.Client(base_url=gateway.url) as http:
+        http.post("/v1/requests", json=ASK | {"priority": "low"})
+        time.sleep(0.01)  # an age of a millisecond
+        found = samples(http)
+        assert found["headrace_queue_waiting", "low", "m"] == 1
+        assert found["headrace_queue_waiting", "high", "m"] == 0
+        assert found["headrace_queue_oldest_seconds", "low", "m"] > 0
+        assert found["headrace_queue_oldest_seconds", "high", "m"] == 0
+        assert found["headrace_workers", "m"] == 1
+        silence(worker)
+        eventually_sync(lambda: samples(http)["headrace_workers", "m"] == 0)
+        assert samples(http)["headrace_queue_waiting", "low", "m"] == 1, "now it matters most"
+        worker.take()
 
 
 def samples(http: httpx.Client) -> dict[tuple[str, ...], float]:
