@@ -15,10 +15,10 @@ async def test_clients_of_nodes_that_left_are_closed(monkeypatch: pytest.MonkeyP
     asked = 0
     closed: set[int] = set()
 
-    async def answer(self: redis.asyncio.Redis, *call: Any) -> list[Any]:
+    async def answer(*call: Any) -> list[Any]:
         """The layout: each time it is asked for, its one node is another than before."""
         nonlocal asked
-        assert call == ("CLUSTER SLOTS",)
+        assert call[1:] == ("CLUSTER SLOTS",)
         asked += 1
         return [[0, 16383, [b"127.0.0.1", 10_000 + asked, b"id"]]]
 
