@@ -1,0 +1,53 @@
+/**
+ * Putting a request on its queue: once, bounded, and so that a client's crash half-way heals.
+ *
+ * A request's state and its model's queues lie in different slots of a Redis Cluster, so this takes several
+ * scripts. State without an `entry` means that nobody knows of a queue entry yet: submitting again adds one.
+ * Should there be two after all, the second does nothing, since claiming passes over an entry whose request
+ * runs or has ended.
+ */
+
+import type { Connection } from "./connection.js";
+import { QueueFull } from "./errors.js";
+import { type Keys, LANES, laneOf, PRIORITIES } from "./protocol/keys.js";
+import type { CheckedRequest } from "./protocol/request.js";
+import { ENQUEUE, RECORD, WITHDRAW } from "./scripts/script.js";
+
+/** Milliseconds that the state of a queued request is kept; a worker's claim sets its own. */
+const PENDING_TTL = 24 * 3600 * 1000;
+const UNLIMITED = 2 ** 53;
+
+/**
+ * Enqueue `request`, unless its id is known: then nothing happens.
+ *
+ * Throws `QueueFull`, and as `Connection.call`: whether it was enqueued is then unknown; repeat to be sure.
+ */
+export async function enqueue(
+  connection: Connection,
+  keys: Keys,
+  request: CheckedRequest,
+  limit: number | null,
+): Promise<void> {
+  const state = keys.request(request.id);
+  const record = async (entry: string) => {
+    const reply = await connection.call((servers) =>
+      RECORD.run(servers, [state], [request.model, PENDING_TTL, entry]),
+    );
+    const [created, status, earlierEntry] = reply as [number, Buffer, Buffer];
+    return { created: created === 1, status: status.toString(), enqueued: earlierEntry.length > 0 };
+  };
+
+  const before = await record("");
+  if (!before.created && (before.enqueued || before.status !== "queued")) return;
+  const queues = keys.queues(request.model) as [string, ...string[]];
+  const queue = PRIORITIES.indexOf(request.priority) * LANES + laneOf(request.tenant);
+  const reply = await connection.call((servers) =>
+    ENQUEUE.run(servers, queues, [queue + 1, limit ?? UNLIMITED, request.data]),
+  );
+  const [depth, entry] = reply as [number, Buffer];
+  if (entry.length === 0) {
+    if (before.created) await connection.call((servers) => WITHDRAW.run(servers, [state], []));
+    throw new QueueFull(depth, limit ?? 0);
+  }
+  await record(entry.toString());
+}

@@ -1,0 +1,206 @@
+"""Submitting from JavaScript: once, bounded, checked; and cancelling."""
+
+import zlib
+
+import anyio
+import pytest
+from fake_worker import FakeWorker, serve
+from gateway_server import answer
+from js_client import JsClient, JsError, JsProcess
+from js_reader import JsReader
+from redis_servers import RedisServer
+
+from headrace.clients import AsyncClient
+from headrace.clients.protocol import Keys, decode_request
+
+pytestmark = pytest.mark.anyio
+
+
+def entries(worker: FakeWorker) -> dict[str, int]:
+    lengths = {queue: worker.redis.xlen(queue) for queue in worker.keys.queues(worker.model)}
+    return {queue: length for queue, length in lengths.items() if length}
+
+
+async def test_every_field_arrives_on_the_right_queue(client: JsClient, worker: FakeWorker) -> None:
+    fields = {
+        "id": "order-1",
+        "messages": [{"role": "user", "content": "水 😀", "name": "x"}, {"role": "assistant"}],
+        "max_tokens": 7,
+        "temperature": 1,
+        "top_p": 0.5,
+        "top_k": 3,
+        "min_p": 0.25,
+        "repetition_penalty": 1.5,
+        "presence_penalty": -1,
+        "frequency_penalty": 2,
+        "seed": {"$": "bigint", "is": str(-(1 << 63))},
+        "stop": ["\n", "😀"],
+        "stop_tokens": [5],
+        "ignore_eos": True,
+        "logprobs": 3,
+        "priority": "high",
+        "deadline": 1_900_000_000_000,
+        "tenant": "größe",
+        "metadata": {"n": 1_900_000_000_000, "x": [1.5, None]},
+        "trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    }
+    await client.submit(**fields)
+    lane = zlib.crc32("größe".encode()) % 16
+    assert entries(worker) == {worker.keys.queue("m", "high", lane): 1}
+    (_, entry), *_ = worker.redis.xrange(worker.keys.queue("m", "high", lane))
+    request = decode_request(entry[b"r"])
+    expected = {**fields, "model": "m", "v": 1, "seed": -(1 << 63)}
+    assert request.model_dump(exclude_unset=True) == expected
+    assert isinstance(request.metadata["n"], int)
+
+
+async def test_the_same_id_again_is_the_same_request(
+    client: JsClient, redis_url: str, worker: FakeWorker
+) -> None:
+    first = await client.submit(prompt="Hello", id="once")
+    again = await client.submit(prompt="Something else", id="once", priority="high")
+    async with AsyncClient(redis_url, model="m") as python:
+        await python.submit("Hello", id="once")
+        await python.submit("Hello", id="other")
+    await client.submit(prompt="Hello", id="other")
+    assert entries(worker) == {worker.keys.queue("m", "normal", 0): 2}
+    assert worker.take().prompt == "Hello"
+    worker.emit("once", "Hi")
+    worker.finish("once")
+    assert await first.text() == await again.text() == "Hi"
+    await client.submit(prompt="Hello", id="once")
+    assert worker.take().id == "other"
+    assert entries(worker) == {}
+
+
+async def test_what_python_submits_javascript_attaches_to_and_the_other_way_round(
+    client: JsClient, redis_url: str, worker: FakeWorker
+) -> None:
+    stop = serve(worker, answer)
+    try:
+        async with AsyncClient(redis_url, model="m") as python:
+            there = await python.submit("eins zwei drei", metadata=[1])
+            here = await client.submit(prompt="un deux trois", metadata={"a": None})
+            result = await (await client.attach(there.id)).result()
+            other = await python.attach(here.id).result()
+            assert result["text"] == (await there.text()) == "eins zwei drei "
+            assert other.text == await here.text() == "un deux trois "
+            assert (result["metadata"], other.metadata) == ([1], {"a": None})
+            assert (await here.status())["attempts"] == (await python.attach(here.id).status()).attempts == 1
+    finally:
+        stop()
+
+
+async def test_a_full_queue_takes_nothing_and_says_so(
+    node: JsProcess, redis_url: str, worker: FakeWorker
+) -> None:
+    client = await node.open(redis_url, model="m", queueLimit=2)
+    await client.submit(prompt="Hello", tenant="a")
+    await client.submit(prompt="Hello", priority="low")
+    with pytest.raises(JsError) as caught:
+        await client.submit(prompt="Hello", id="third")
+    assert caught.value.name == "QueueFull"
+    assert (caught.value.fields["depth"], caught.value.fields["limit"]) == (2, 2)
+    with pytest.raises(JsError, match="unknown"):
+        await (await client.attach("third")).status()
+    worker.take()
+    await client.submit(prompt="Hello", id="third")
+    unlimited = await node.open(redis_url, model="m", queueLimit=None)
+    await unlimited.submit(prompt="Hello")
+    for one in (client, unlimited):
+        await one.close()
+
+
+async def test_cancelling(client: JsClient, worker: FakeWorker) -> None:
+    notices = worker.redis.pubsub()
+    notices.subscribe(worker.keys.control("m"))
+    handle = await client.submit(prompt="Hello")
+    worker.take()
+    worker.emit(handle.id, "Hal")
+    reader = JsReader(handle.events())
+    async with anyio.create_task_group() as group:
+        group.start_soon(reader.run)
+        assert await (await client.attach(handle.id)).cancel()
+        assert worker.cancelled(handle.id)
+        assert (await handle.status())["cancelled"]
+        worker.finish(handle.id, "cancelled")
+    assert [end["finish_reason"] for end in reader.ends] == ["cancelled"]
+    assert not await handle.cancel()
+    while (message := notices.get_message(timeout=10)) and message["type"] != "message":
+        pass
+    assert message is not None
+    assert message["data"] == b"\x81\xa6cancel\xd9 " + handle.id.encode()
+    notices.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "problem"),
+    [
+        ({}, "request", "exactly one of prompt, messages and tokens is needed, got none"),
+        ({"prompt": "a", "tokens": [1]}, "request", "got prompt, tokens"),
+        ({"prompt": ""}, "prompt", "must not be empty"),
+        ({"prompt": "é" * (1 << 21) + "x"}, "prompt", "at most 4194304 bytes of UTF-8, got 4194305"),
+        ({"prompt": "\ud800"}, "prompt", "lone surrogates"),
+        ({"prompt": "a", "id": "a b"}, "id", "1 to 128 of the characters"),
+        ({"prompt": "a", "model": "m}"}, "model", "1 to 200 of the characters"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "from 1 to 1048576, got 0"),
+        ({"prompt": "a", "max_tokens": 1.5}, "max_tokens", "whole number"),
+        ({"prompt": "a", "max_tokens": "9"}, "max_tokens", "whole number, got string"),
+        ({"prompt": "a", "temperature": 101}, "temperature", "from 0 to 100, got 101"),
+        ({"prompt": "a", "top_p": 0}, "top_p", "above 0 and at most 1"),
+        ({"prompt": "a", "seed": {"$": "bigint", "is": str(1 << 63)}}, "seed", "must be from"),
+        ({"prompt": "a", "stop": ["x"] * 17}, "stop", "0 to 16 items, got 17"),
+        ({"prompt": "a", "stop": ["😀" * 257]}, "stop.0", "1 to 256 characters, got 257"),
+        ({"prompt": "a", "priority": "urgent"}, "priority", "one of high, normal, low"),
+        ({"prompt": "a", "tenant": ""}, "tenant", "1 to 256 characters"),
+        ({"prompt": "a", "metadata": "x" * 20000}, "metadata", "at most 16384 bytes of msgpack"),
+        ({"prompt": "a", "maxTokens": 5}, "maxTokens", "is not a field"),
+        ({"tokens": [1, -1]}, "tokens.1", "from 0 to 2147483647, got -1"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "must be a string"),
+    ],
+)
+async def test_a_bad_field_is_named_with_its_limit_and_reaches_nobody(
+    client: JsClient, worker: FakeWorker, fields: dict, field: str, problem: str
+) -> None:
+    with pytest.raises(JsError, match=problem) as caught:
+        await client.submit(**fields)
+    assert (caught.value.name, caught.value.fields["field"]) == ("RequestError", field)
+    assert worker.redis.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "problem"),
+    [
+        ("http://localhost", {}, "scheme must be one of redis"),
+        ("redis+sentinel://localhost/mymaster", {}, "scheme must be one of redis"),
+        ("redis://localhost/zero", {}, "database must be a number"),
+        ("redis://local host", {}, "not HOST or HOST:PORT"),
+        ("redis://localhost?timeout=5", {}, "no URL option timeout"),
+        ("redis+cluster://a,b/1", {}, "no databases"),
+        ("redis://localhost", {"namespace": "{x}"}, "namespace: must match"),
+        ("redis://localhost", {"timeout": 0}, "timeout: must be a number of at least 1"),
+        ("redis://localhost", {"queueLimit": -1}, "queueLimit: must be a number of at least 0"),
+    ],
+)
+async def test_what_cannot_be_connected_to_is_refused(
+    node: JsProcess, url: str, options: dict, problem: str
+) -> None:
+    with pytest.raises(JsError, match=problem):
+        await node.open(url, **options)
+
+
+async def test_an_id_that_could_leave_its_key_is_refused(client: JsClient) -> None:
+    with pytest.raises(JsError, match="id: must match"):
+        await client.attach("a}b")
+
+
+async def test_keys_are_those_of_every_participant(client: JsClient, redis_server: RedisServer) -> None:
+    """Under a namespace and a model name with every character that they may have."""
+    other = await client.process.open(redis_server.url, model="org/Model.7B:x@y+z-1", namespace="a.b:c")
+    await other.submit(prompt="Hello", id="x", tenant="t")
+    keys = Keys("a.b:c")
+    lane = zlib.crc32(b"t") % 16
+    with redis_server.connect() as connection:
+        expected = {keys.request("x"), keys.queue("org/Model.7B:x@y+z-1", "normal", lane)}
+        assert {name.decode() for name in connection.scan_iter()} == expected
+    await other.close()
