@@ -158,6 +158,9 @@ class Outbox:
         self._sending = True
         try:
             replies = await self._connection.batch(calls)
+        except FAILURES:
+            self._doubt_ends()
+            raise
         finally:
             self._sending = False
         failure = None
@@ -171,6 +174,8 @@ class Outbox:
                 self._settled(message.held, int(reply))
             else:
                 self._answered(message, reply)
+        if failure is not None:
+            self._doubt_ends()
         return failure
 
     def _settled(self, held: Held, answer: int) -> None:
@@ -180,13 +185,26 @@ class Outbox:
         elif held.output is not None and held.output.ending is not None:
             about(log, held.request_id).warning("Redis has lost its end; sending it again")
             self._counters.relogged += 1
-            del self._settling[held]
-            held.ended = False
-            self._unlogged[held] = None
+            self._send_end_again(held)
         else:
             # Another worker's end is gone. The entry is a stray now, and will be claimed again.
             about(log, held.request_id).warning("Redis has lost its end, which is another worker's")
             self.forget(held)
+
+    def _doubt_ends(self) -> None:
+        """In a cluster no script sees a request and its entry, so after a failure ends are sent once more.
+
+        The node of the one may have come back without its last second, and not that of the other.
+        """
+        if self._settings.clustered:
+            for held in list(self._settling):
+                if held.output is not None and held.output.ending is not None:
+                    self._send_end_again(held)
+
+    def _send_end_again(self, held: Held) -> None:
+        del self._settling[held]
+        held.ended = False
+        self._unlogged[held] = None
 
     def _gather(self) -> list[Message]:
         messages: list[Message] = []

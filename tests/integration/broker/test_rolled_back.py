@@ -16,8 +16,10 @@ from counting_worker import (
     until,
     word,
 )
+from stepped_worker import SteppedConnection
 
 from headrace.worker.broker import Broker, Claim, open_broker
+from headrace.worker.broker.counters import Counters
 from headrace.worker.broker.entries import Unrun
 from headrace.worker.engine.step import Delta as NewTokens
 
@@ -112,6 +114,29 @@ async def test_of_two_workers_in_one_epoch_only_the_one_that_redis_knows_writes(
         await until(lambda: queue_is_empty(redis_client))
         tasks.cancel_scope.cancel()
     assert [type(event).__name__ for event in log_of(redis_client, "a")] == ["Delta", "Done"]
+
+
+async def test_in_a_cluster_an_end_is_told_again_after_a_failure_before_its_entry_is_settled(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """There no script can look at both; a server that is no cluster has the same commands."""
+    enqueue(redis_client, "a", max_tokens=1)
+    configuration = settings(redis_url)
+    object.__setattr__(configuration, "publish", "SPUBLISH")
+    connection = SteppedConnection(redis_url, Counters(), timeout=20)
+    broker = Broker(configuration, connection, record=dict, progressing=lambda: True)
+    claim = await claimed(broker)
+    before = redis_client.dump(KEYS.request("a"))
+    broker.outbox.put([], [Unrun("a", claim.epoch, "length", [0], word(0))])
+    assert await broker.outbox.flush() is None
+    redis_client.restore(KEYS.request("a"), 60_000, before, replace=True)
+    connection.fault = "request lost"
+    with pytest.raises(redis.ConnectionError):
+        await broker.outbox.flush()
+    for _ in range(2):
+        assert await broker.outbox.flush() is None
+    assert (state_of(redis_client, "a")["status"], queue_is_empty(redis_client)) == ("finished", True)
+    await connection.aclose()
 
 
 async def claimed(broker: Broker) -> Claim:
