@@ -27,7 +27,7 @@ class FusedNorm(nn.Module):
         self.weight = weight
         self.eps = eps
         self.offset = offset
-        self._implementation: Implementation | None = implementation
+        self.implementation: Implementation | None = implementation
         self._ahead: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class FusedNorm(nn.Module):
             (total, normalized), self._ahead = self._ahead, None
             if total is x:
                 return normalized
-        return rms_norm(x, self.weight, self.eps, offset=self.offset, implementation=self._implementation)
+        return rms_norm(x, self.weight, self.eps, offset=self.offset, implementation=self.implementation)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """``residual + x``. If that very tensor is what ``forward`` gets next, it is normalized already."""
@@ -46,7 +46,7 @@ class FusedNorm(nn.Module):
             self.eps,
             residual=residual,
             offset=self.offset,
-            implementation=self._implementation,
+            implementation=self.implementation,
         )
         self._ahead = total, normalized
         return total
@@ -66,12 +66,12 @@ class FusedMLP(nn.Module):
         self.gate_up = nn.Parameter(gate_up, requires_grad=False)
         self.down_proj = down
         self._activate = activate
-        self._implementation: Implementation | None = implementation
+        self.implementation: Implementation | None = implementation
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden] to [..., hidden]."""
         gate_up = linear(x, self.gate_up)
-        return self.down_proj(self._activate(gate_up, implementation=self._implementation))
+        return self.down_proj(self._activate(gate_up, implementation=self.implementation))
 
 
 def fused_norm(layer: nn.Module, implementation: Implementation | None) -> FusedNorm | None:
@@ -105,9 +105,12 @@ def fused_mlp(layer: nn.Module, implementation: Implementation | None) -> FusedM
     if gate.weight.shape != up.weight.shape or gate.weight.dtype != up.weight.dtype:
         return None
     gate_up = torch.cat([gate.weight.detach(), up.weight.detach()])
-    fused = FusedMLP(gate_up, down, activate, implementation)
+    fused = FusedMLP(gate_up, down, activate, "torch")
     x = torch.randn(_ROWS, gate.in_features, dtype=gate.weight.dtype, device=gate.weight.device)
-    return fused if _is_same(layer, fused, x) else None
+    if not _is_same(layer, fused, x):
+        return None
+    fused.implementation = implementation
+    return fused
 
 
 def _fused_activation(function: Any) -> Callable[..., Tensor] | None:

@@ -18,7 +18,7 @@ from ...kernels import Implementation, rotate_and_write_kv
 from .attention import LayerAttention, Rotation, connect
 from .fused_attention import FusedAttention, fused_attention
 from .fused_decoder import FusedDecoderLayer, fused_decoder_layer
-from .fused_layers import FusedNorm, agree, fused_mlp, fused_norm
+from .fused_layers import FusedMLP, FusedNorm, agree, fused_mlp, fused_norm
 
 _ROUNDINGS = 2000
 """Of float32, that two ways through a whole layer may differ by: about 2e-4 of the largest value. What a
@@ -174,6 +174,10 @@ def _checked_attention(layer: nn.Module, call: LayerAttention, inputs: _Inputs) 
 
 def _checked_decoder(layer: nn.Module, inputs: _Inputs) -> FusedDecoderLayer | None:
     exact = copy.deepcopy(layer).float()
+    for part in exact.modules():
+        # Kernels need not be compiled for float32 to see what form a layer has.
+        if isinstance(part, FusedNorm | FusedMLP):
+            part.implementation = "torch"
     candidate = fused_decoder_layer(exact)
     if candidate is None or not _holds(partial(_same_output, exact, candidate, inputs)):
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.checkout import ROOT
-from benchmarks.gpu_check import collect
+from benchmarks.gpu_check import PARTS, collect
 from benchmarks.gpu_report import Row, failure, table
 
 BARE = """
@@ -43,6 +43,10 @@ def test_a_part_that_breaks_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rows = collect("decode", "cuda", quick=True, limit=120)
     assert [row.verdict for row in rows] == ["FAILED"]
     assert "failed: " in table([("decode", 1.0, rows)])
+
+
+def test_all_parts_end_within_five_minutes() -> None:
+    assert sum(part.limit for part in PARTS.values()) < 300
 
 
 def test_a_part_has_a_limit_of_time() -> None:
