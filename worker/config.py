@@ -71,7 +71,7 @@ class WorkerConfig:
         KVCacheDtype,
         Setting(
             "auto is the model's; fp8 (e4m3, scales measured at start) takes half of bfloat16's memory and "
-            "changes log-probabilities by some hundredths.",
+            "changes log-probabilities by about a tenth.",
             BATCH,
         ),
     ] = "auto"
