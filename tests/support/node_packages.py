@@ -20,10 +20,9 @@ ENVIRONMENT = {**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PAT
 def npm(folder: Path, *arguments: str) -> str:
     """The output of ``npm`` in ``folder``. Fails the test when npm fails."""
     command = [str(NODE), str(_NPM), *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert done.returncode == 0, f"npm {' '.join(arguments)} in {folder.name}:\n{done.stdout[-8000:]}"
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+    said = done.stdout[-8000:] + done.stderr[-8000:]
+    assert done.returncode == 0, f"npm {' '.join(arguments)} in {folder.name}:\n{said}"
     return done.stdout
 
 
