@@ -40,6 +40,8 @@ class FusedNorm(nn.Module):
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """``residual + x``. If that very tensor is what ``forward`` gets next, it is normalized already."""
+        # What a pass that failed left here is let go first.
+        self._ahead = None
         normalized, total = rms_norm(
             x,
             self.weight,
