@@ -67,11 +67,12 @@ def prefill_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
     return PREFILL[arch, _width(head_dim)]
 
 
-def decode_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
+def decode_tile(arch: Architecture, head_dim: int, element_bytes: int, *, float8: bool = False) -> Tile:
     """For sequences with one query: limited by reading keys and values, so deep pipelines."""
     if element_bytes == 4:
         return FLOAT32[arch, _width(head_dim)]
-    return DECODE[arch, _width(head_dim)]
+    tile = DECODE[arch, _width(head_dim)]
+    return FLOAT8_DECODE.get((arch, head_dim), tile) if float8 else tile
 
 
 def _width(head_dim: int) -> int:
@@ -119,6 +120,13 @@ DECODE: Final[dict[tuple[Architecture, int], Tile]] = {
     ("interpreter", 128): Tile(16, 32, 4, 1),
     ("interpreter", 256): Tile(16, 32, 4, 1),
 }
+
+FLOAT8_DECODE: Final[dict[tuple[Architecture, int], Tile]] = {
+    # With three stages these spill, with four a head of 128 does.
+    ("sm_90", 80): Tile(16, 64, 4, 4),
+    ("sm_90", 96): Tile(16, 64, 4, 4),
+}
+"""By head size: where a float8 cache is read in other tiles than others are."""
 
 FLOAT32: Final[dict[tuple[Architecture, int], Tile]] = {
     ("sm_80", 64): Tile(16, 32, 4, 2),
