@@ -51,9 +51,7 @@ def test_every_account_has_a_file() -> None:
         if "environment" in one and "HEADRACE_ACCOUNT" in one["environment"]
     }
     assert used <= accounts
-    mounts = {
-        volume.rpartition("/")[2] for volume in SERVICES["accounts"]["volumes"] if "-account:" in volume
-    }
+    mounts = {volume.rpartition("/")[2] for volume in SERVICES["valkey"]["volumes"] if "-account:" in volume}
     assert mounts == accounts, "a password would be made up anew at each start"
 
 
