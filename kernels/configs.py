@@ -67,12 +67,11 @@ def prefill_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
     return PREFILL[arch, _width(head_dim)]
 
 
-def decode_tile(arch: Architecture, head_dim: int, element_bytes: int, *, float8: bool = False) -> Tile:
+def decode_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
     """For sequences with one query: limited by reading keys and values, so deep pipelines."""
     if element_bytes == 4:
         return FLOAT32[arch, _width(head_dim)]
-    tile = DECODE[arch, _width(head_dim)]
-    return FLOAT8_DECODE.get((arch, head_dim), tile) if float8 else tile
+    return DECODE[arch, _width(head_dim)]
 
 
 def _width(head_dim: int) -> int:
@@ -108,7 +107,7 @@ DECODE: Final[dict[tuple[Architecture, int], Tile]] = {
     ("sm_86", 128): Tile(16, 32, 4, 3),
     ("sm_86", 256): Tile(16, 32, 4, 2),
     ("sm_90", 64): Tile(16, 64, 4, 4),
-    ("sm_90", 128): Tile(16, 64, 4, 3),
+    ("sm_90", 128): Tile(16, 32, 4, 4),
     ("sm_90", 256): Tile(16, 32, 4, 3),
     ("sm_100", 64): Tile(16, 64, 4, 4),
     ("sm_100", 128): Tile(16, 64, 4, 3),
@@ -120,13 +119,6 @@ DECODE: Final[dict[tuple[Architecture, int], Tile]] = {
     ("interpreter", 128): Tile(16, 32, 4, 1),
     ("interpreter", 256): Tile(16, 32, 4, 1),
 }
-
-FLOAT8_DECODE: Final[dict[tuple[Architecture, int], Tile]] = {
-    # With three stages these spill, with four a head of 128 does.
-    ("sm_90", 80): Tile(16, 64, 4, 4),
-    ("sm_90", 96): Tile(16, 64, 4, 4),
-}
-"""By head size: where a float8 cache is read in other tiles than others are."""
 
 FLOAT32: Final[dict[tuple[Architecture, int], Tile]] = {
     ("sm_80", 64): Tile(16, 32, 4, 2),

@@ -97,7 +97,7 @@ def plan(
     codes = fp8 and arch not in FP8_CONVERSION
     if codes:
         key_cache, value_cache = key_cache.view(torch.uint8), value_cache.view(torch.uint8)
-    decode = decode or decode_tile(arch, head_dim, query.element_size(), float8=fp8)
+    decode = decode or decode_tile(arch, head_dim, query.element_size())
     prefill = prefill or prefill_tile(arch, head_dim, query.element_size())
     split = split or splits(arch, kv_heads)
 

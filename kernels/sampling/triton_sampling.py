@@ -76,7 +76,7 @@ def plan(
                 "cutoffs": cutoffs,
             }
             arguments = row | cut | padded | penalties | tops | heat | filters
-            launches.append(Launch(filter_kernel, (rows,), arguments, num_warps=16))
+            launches.append(Launch(filter_kernel, (rows,), arguments, num_warps=8))
         noise = {"seed": params.seed, "position": params.position, "cutoffs": cutoffs}
         arguments = row | cut | padded | penalties | tops | heat | noise | drawn
         launches.append(Launch(draw_kernel, (rows, chunks), arguments, num_warps=8))
