@@ -38,8 +38,8 @@ class Connection:
         self.url = url
         self.patience = patience
         self.location = Location.of(url)
-        self._timeout = timeout
         self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._answered = 0.0
         options = time_limits(timeout)
         self._subscribers = open_servers(self.location, options)
         self.server: redis.asyncio.Redis
@@ -57,24 +57,35 @@ class Connection:
         Raises:
             Unavailable: transient failures went on for ``patience`` seconds, or the failure is not transient.
         """
-        give_up = monotonic() + self.patience
+        give_up = 0.0
         for pause in pauses():
             try:
-                # Thousands may want a turn at once, all streams of a gateway when Redis is back, for example:
-                # to wait for one says nothing about Redis.
-                with anyio.fail_after(max(self._timeout, give_up - monotonic())):
-                    await self._turns.acquire()
+                await self._take_turn()
+                give_up = give_up or monotonic() + self.patience
                 try:
-                    return await operation(self.server)
+                    result = await operation(self.server)
+                    self._answered = monotonic()
+                    return result
                 finally:
                     self._turns.release()
             except _ANY as error:
                 if not is_transient(error):
                     raise Unavailable(f"Redis refuses: {error}") from error
-                if monotonic() + pause > give_up:
+                if not give_up or monotonic() + pause > give_up:
                     raise Unavailable(f"Redis cannot be reached: {error}") from error
             await anyio.sleep(pause)
         raise AssertionError("pauses never end")
+
+    async def _take_turn(self) -> None:
+        # Thousands may want one at once, all streams of a gateway whose requests end together, for example.
+        # As long as Redis answers others, to wait says nothing about it. Raises TimeoutError.
+        asked = monotonic()
+        while True:
+            with anyio.move_on_after(max(asked, self._answered) + self.patience - monotonic()):
+                await self._turns.acquire()
+                return
+            if monotonic() >= max(asked, self._answered) + self.patience:
+                raise TimeoutError("it answers nobody")
 
     async def publish(self, channel: str, message: bytes) -> None:
         """Raises as ``call``."""
