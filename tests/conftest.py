@@ -5,6 +5,7 @@ test: not to be killed. ``private_server`` is the test's own, durable, to kill, 
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -15,6 +16,10 @@ from redis_servers import BINARIES, Kind, RedisServer, running
 # Triton reads it when a kernel is defined, and the first test that imports one may be any: with it, kernels
 # are ordinary Python on CPU tensors.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# A shell lets what it starts in the background ignore control-C, and that is inherited: commands that tests
+# interrupt would not notice.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
