@@ -1,7 +1,7 @@
 // Writes the Lua scripts that all clients share into a module: a bundler takes it along, a file it would not.
 import { readFileSync, writeFileSync } from "node:fs";
 
-const NAMES = ["cancel", "enqueue", "read", "record", "withdraw"];
+const NAMES = ["cancel", "enqueue", "read", "record", "submit", "withdraw"];
 const sources = Object.fromEntries(
   NAMES.map((name) => [name, readFileSync(new URL(`../../scripts/${name}.lua`, import.meta.url), "utf8")]),
 );

@@ -195,6 +195,6 @@ async def test_slots_of_a_cluster(node: JsProcess, keys: list[str]) -> None:
 def test_the_scripts_are_those_of_all_clients() -> None:
     built = (CLIENT / "dist" / "scripts" / "sources.js").read_text()
     sources = json.loads(built[built.index("{") : built.rindex("}") + 1])
-    assert set(sources) == {"cancel", "enqueue", "read", "record", "withdraw"}
+    assert set(sources) == {"cancel", "enqueue", "read", "record", "submit", "withdraw"}
     for name, source in sources.items():
         assert source == (ROOT / "clients" / "scripts" / f"{name}.lua").read_text()

@@ -19,20 +19,20 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_crowd_that_takes_longer_than_the_patience_of_each(one_at_a_time: None) -> None:
     del one_at_a_time
-    server = Connection(NOWHERE, timeout=1, patience=1)
+    server = Connection(NOWHERE, timeout=5, patience=5)
     answers: list[int] = []
 
     async def answer(_: Redis) -> int:
-        await anyio.sleep(0.1)
+        await anyio.sleep(0.5)  # so that all together take longer, and each far less, than the patience
         return 7
 
     async def call() -> None:
         answers.append(await server.call(answer))
 
     async with anyio.create_task_group() as tasks:
-        for _ in range(20):
+        for _ in range(12):
             tasks.start_soon(call)
-    assert answers == [7] * 20
+    assert answers == [7] * 12
     await server.aclose()
 
 

@@ -1,4 +1,4 @@
-/** Lua scripts that clients run. Each touches the keys of one hash tag only, and takes time from Redis. */
+/** Lua scripts that clients run. All but SUBMIT touch keys of one hash tag only; time is taken from Redis. */
 
 import { createHash } from "node:crypto";
 import { ErrorReply } from "@redis/client";
@@ -35,6 +35,8 @@ export class Script {
   }
 }
 
+/** Not for a cluster: a request and its queues. */
+export const SUBMIT = new Script("submit");
 export const RECORD = new Script("record");
 export const WITHDRAW = new Script("withdraw");
 export const ENQUEUE = new Script("enqueue");
