@@ -9,7 +9,8 @@ const LONGEST_PAUSE = 8000;
 const SILENCE = 40_000; // ms; the gateway gives a sign of life much more often
 
 /**
- * What `read` makes of the events of what `open(signal)` opens, again and again until `signal` aborts.
+ * What `read` makes of the events of what `open(signal)` opens, again and again until `signal` aborts; then
+ * nothing more, even of what has come.
  *
  * Problems that pass, and gaps that `read` finds, are answered by opening anew; others are thrown.
  * `onConnection(up, pause)` is told when the connection comes and goes; `pause` is the number of milliseconds
@@ -29,6 +30,7 @@ export async function* lasting(open, read, signal, onConnection) {
       let watchdog = heard();
       try {
         for await (const event of eventsOf(body)) {
+          if (signal.aborted) return;
           clearTimeout(watchdog);
           watchdog = heard();
           if (event?.data) {

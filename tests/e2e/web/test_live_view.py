@@ -64,6 +64,8 @@ def test_long_prompts_are_seen_in_prefill(
 def test_it_can_be_paused(tab: PlaygroundPage, gateway: RunningGateway, worker: PacedWorker) -> None:
     page = tab.open().page
     expect(page.locator("#live-state")).to_have_text("Live")
+    # A worker tells of itself once a second: what the last test ran may still be shown.
+    expect(page.locator(".worker")).to_contain_text("Nothing runs.")
     page.click("#pause")
     expect(page.locator("#live-state")).to_have_text("Paused")
     worker.pause = 0.05
@@ -71,9 +73,27 @@ def test_it_can_be_paused(tab: PlaygroundPage, gateway: RunningGateway, worker: 
     tab.send("The wheel", max_tokens=40)
     tab.wait_for_end()
     expect(page.locator(".sequences tbody tr")).to_have_count(0)
+    expect(page.locator("#live-state")).to_have_text("Paused")
     page.click("#pause")
     expect(page.locator(".sequences tbody tr")).to_have_count(1)
     cancel(gateway, ids)
+
+
+def test_nothing_more_is_shown_once_paused(tab: PlaygroundPage) -> None:
+    """Not even what had come with the last piece of the stream."""
+    shown = tab.open().page.evaluate("""async () => {
+        const { lasting } = await import("./stream.js");
+        const stop = new AbortController();
+        const open = async () => new Blob(["data: 1\\n\\ndata: 2\\n\\ndata: 3\\n\\n"]).stream();
+        const shown = [];
+        for await (const value of lasting(open, (event) => event.data, stop.signal, () => {})) {
+            shown.push(value);
+            await new Promise((resolve) => setTimeout(resolve));
+            if (value === "2") stop.abort();
+        }
+        return shown;
+    }""")
+    assert shown == ["1", "2"]
 
 
 def test_what_workers_say_of_themselves_is_text(
