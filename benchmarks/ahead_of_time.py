@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Compiled:
     shared_bytes: int
     instructions: frozenset[str]
     """Which of ``wgmma``, ``mma``, ``tcgen05`` and ``mfma`` the code has."""
+    ttgir: str = field(repr=False)
+    """Triton's own code for the target."""
 
 
 def compile_launch(launch: Launch, arch: str) -> Compiled:
@@ -89,7 +91,7 @@ def compile_launch(launch: Launch, arch: str) -> Compiled:
     else:
         registers, spilled = _nvidia_resources(built.asm["cubin"])
     instructions = frozenset(name for name, present in found.items() if present)
-    return Compiled(registers, spilled, built.metadata.shared, instructions)
+    return Compiled(registers, spilled, built.metadata.shared, instructions, built.asm["ttgir"])
 
 
 def compile_all(launches: Sequence[tuple[Launch, str]], workers: int = 1) -> list[Compiled]:

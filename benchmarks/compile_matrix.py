@@ -3,16 +3,17 @@
     python -m benchmarks.compile_matrix [--quick] [--arch sm_90 ...] [--workers N]
 
 No GPU is needed. Exits with status 1 when attention or sampling spills registers, when something needs more
-shared memory than there is, or when bfloat16 prefill on sm_90 does not use wgmma.
+shared memory than there is, when bfloat16 prompts on sm_90 do not use wgmma, or when sequences with one query
+are computed in another way beside a prompt.
 """
 
 import argparse
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 import torch
@@ -29,6 +30,7 @@ from headrace.kernels.normalization.triton_rms_norm import plan as plan_rms_norm
 from headrace.kernels.sampling.triton_sampling import plan as plan_sampling
 
 from .ahead_of_time import SHARED_MEMORY, Compiled, compile_launch
+from .compiled_code import tail_digest
 
 ARCHITECTURES: tuple[Architecture, ...] = ("sm_80", "sm_86", "sm_90", "sm_100", "gfx942")
 HEAD_DIMS = (64, 80, 96, 128, 256)
@@ -53,8 +55,10 @@ class Row:
     variant: str
     tile: str
     warps: int
-    stages: int
+    stages: str
     compiled: Compiled
+    decode_code: str | None = None
+    """Of attention, a digest of the code that answers sequences with one query."""
 
     @property
     def problem(self) -> str | None:
@@ -63,7 +67,7 @@ class Row:
             return f"spills {self.compiled.spilled_bytes} bytes"
         if self.compiled.shared_bytes > SHARED_MEMORY[self.arch] * 1024:
             return f"needs {self.compiled.shared_bytes} bytes of shared memory"
-        tensor_cores = self.arch == "sm_90" and self.op == "attention prefill" and "bf16" in self.variant
+        tensor_cores = self.arch == "sm_90" and self.op == "attention mixed" and "bf16" in self.variant
         if tensor_cores and "wgmma" not in self.compiled.instructions:
             return "does not use wgmma"
         return None
@@ -99,30 +103,32 @@ def cases(arch: Architecture, *, quick: bool) -> Iterator[Case]:
 def attention_cases(
     arch: Architecture, dim: int, dtype: torch.dtype, cache: torch.dtype, group: int, *, rich: bool
 ) -> Iterator[Case]:
-    """A mixed batch; rich: with sliding window, softcap and sinks."""
+    """A mixed batch and one that only decodes; rich: with sliding window, softcap and sinks."""
     kv_heads, sequences = 8, 32
-    query = empty(2048, kv_heads * group, dim, dtype=dtype)
     keys = empty(1024, kv_heads, 16, dim, dtype=cache)
     ints = [empty(*shape, dtype=torch.int32) for shape in ((sequences + 1,), (sequences,), (sequences, 512))]
     scale = empty(kv_heads) if cache != dtype else None
-    launches = plan_attention(
-        query,
-        keys,
-        keys,
-        AttentionBatch(ints[0], ints[1], ints[2], max_query=512, max_length=8192),
-        query,
-        scale=0.1,
-        sliding_window=1024 if rich else None,
-        softcap=50.0 if rich else None,
-        sinks=empty(kv_heads * group, dtype=dtype) if rich else None,
-        key_scale=scale,
-        value_scale=scale,
-        arch=arch,
-    )
     kind = NAMES[dtype] if cache == dtype else f"{NAMES[dtype]}/{NAMES[cache]}"
     variant = f"{kind} d={dim} group={group}" + (" window softcap sinks" if rich else "")
-    for name, launch in zip(("prefill", "decode", "reduce"), launches, strict=True):
+    for name, tokens, max_query in (("mixed", 2048, 512), ("decode", sequences, 1)):
+        query = empty(tokens, kv_heads * group, dim, dtype=dtype)
+        launch, reduce = plan_attention(
+            query,
+            keys,
+            keys,
+            AttentionBatch(ints[0], ints[1], ints[2], max_query=max_query, max_length=8192),
+            query,
+            scale=0.1,
+            sliding_window=1024 if rich else None,
+            softcap=50.0 if rich else None,
+            sinks=empty(kv_heads * group, dtype=dtype) if rich else None,
+            key_scale=scale,
+            value_scale=scale,
+            arch=arch,
+        )
         yield Case(f"attention {name}", variant, launch)
+        if name == "decode":
+            yield Case("attention reduce", variant, reduce)
 
 
 def write_cases(arch: Architecture, dim: int, dtype: torch.dtype, cache: torch.dtype) -> Iterator[Case]:
@@ -180,10 +186,27 @@ def _compile(job: tuple[Architecture, bool, int]) -> Row:
     warnings.simplefilter("ignore")
     case = list(cases(arch, quick=quick))[index]
     arguments = case.launch.arguments
-    rows = arguments.get("ROWS", arguments.get("PIECE", arguments.get("CHUNK", "")))
-    tile = f"{rows}x{arguments['TILE']}" if "ROWS" in arguments and "TILE" in arguments else f"{rows}"
+    tile = f"{arguments.get('PIECE', arguments.get('CHUNK', ''))}"
+    stages = f"{case.launch.num_stages}"
+    if "DECODE_ROWS" in arguments:
+        kinds = ("PREFILL", "DECODE") if arguments["PREFILL"] else ("DECODE",)
+        tile = " ".join(f"{arguments[f'{kind}_ROWS']}x{arguments[f'{kind}_TILE']}" for kind in kinds)
+        stages = " ".join(f"{arguments[f'{kind}_STAGES']}" for kind in kinds)
     compiled = compile_launch(case.launch, arch)
-    return Row(arch, case.op, case.variant, tile, case.launch.num_warps, case.launch.num_stages, compiled)
+    # Attention's last two loops over keys, without and with masks, are those of sequences with one query.
+    decode_code = tail_digest(compiled.ttgir, loops=2) if "DECODE_ROWS" in arguments else None
+    compiled = replace(compiled, ttgir="")  # is not needed any more, and long
+    return Row(arch, case.op, case.variant, tile, case.launch.num_warps, stages, compiled, decode_code)
+
+
+def unlike_decodes(rows: Iterable[Row]) -> list[str]:
+    """Variants in which a sequence with one query is answered by other code when there is a prompt in the
+    batch, and so perhaps by other last bits."""
+    codes: dict[str, set[str]] = {}
+    for row in rows:
+        if row.decode_code:
+            codes.setdefault(f"{row.arch} {row.variant}", set()).add(row.decode_code)
+    return [name for name, found in codes.items() if len(found) > 1]
 
 
 def compile_matrix(
@@ -225,10 +248,12 @@ def main() -> int:
         "shared KiB",
         "with",
     )
-    line = "{:<7} {:<18} {:<42} {:>8} {:>5} {:>6} {:>9} {:>9} {:>10}  {}"
+    line = "{:<7} {:<18} {:<42} {:>13} {:>5} {:>6} {:>9} {:>9} {:>10}  {}"
     print(line.format(*head))
     broken = 0
+    rows: list[Row] = []
     for row in compile_matrix(tuple(arguments.arch), quick=arguments.quick, workers=arguments.workers):
+        rows.append(row)
         made = row.compiled
         shared = f"{made.shared_bytes / 1024:.1f}"
         notes = " ".join(sorted(made.instructions)) + (f"  <- {row.problem}" if row.problem else "")
@@ -244,6 +269,9 @@ def main() -> int:
             made.spilled_bytes,
         )
         print(line.format(*cells, shared, notes), flush=True)
+    for name in unlike_decodes(rows):
+        print(f"{name}: a prompt in the batch changes how sequences beside it are computed")
+        broken += 1
     print(f"{broken} broken rules")
     return 1 if broken else 0
 

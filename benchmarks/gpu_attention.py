@@ -1,6 +1,7 @@
 """Attention and cache writes against the rates that the device itself shows in a copy and a matmul."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -60,6 +61,8 @@ def check_prefill(device: torch.device, *, quick: bool) -> Iterator[Row]:
         queries = query.view(1, length, HEADS, HEAD_DIM).transpose(1, 2)
         keys, values = (cache.view(1, KV_HEADS, length, HEAD_DIM) for cache in caches)
         yield _sdpa_row(f"attention, prompt of {length}", time, queries, keys, values, causal=True)
+    for sequences, context, prompt in ((2, 64, 64),) if quick else ((64, 4096, 2048), (16, 16384, 512)):
+        yield _mixed_row(sequences, context, prompt, device)
 
 
 def _decode_rows(
@@ -82,6 +85,45 @@ def _decode_rows(
     used = batch * context // BLOCK_SIZE
     keys, values = (cache[:used].view(batch, KV_HEADS, context, HEAD_DIM) for cache in caches)
     yield _sdpa_row(case, time, query.unsqueeze(2), keys, values, causal=False)
+
+
+def _mixed_row(sequences: int, context: int, prompt: int, device: torch.device) -> Row:
+    """A prompt and decoding sequences in one launch, beside one launch for each."""
+    caches = _caches(sequences * context + prompt, device)
+    decodes = _batch(sequences, context, queries=1, device=device)
+    first_block = sequences * context // BLOCK_SIZE
+    prompts = _batch(1, prompt, queries=prompt, device=device)
+    prompts = replace(prompts, block_table=prompts.block_table + first_block)
+    table = torch.zeros(sequences + 1, context // BLOCK_SIZE, dtype=torch.int32, device=device)
+    table[:-1] = decodes.block_table
+    table[-1, : prompt // BLOCK_SIZE] = prompts.block_table[0]
+    mixed = AttentionBatch(
+        query_start=torch.cat([decodes.query_start, prompts.query_start[1:] + sequences]),
+        lengths=torch.cat([decodes.lengths, prompts.lengths]),
+        block_table=table,
+        max_query=prompt,
+        max_length=context,
+    )
+    query = random_tensor(sequences + prompt, HEADS, HEAD_DIM, dtype=DTYPE, device=device)
+    out = torch.empty_like(query)
+    one, first, second = (
+        seconds(
+            lambda: paged_attention(query[rows], *caches, batch, scale=SCALE, out=out[rows]),  # noqa: B023
+            device,
+        )
+        for rows, batch in (
+            (slice(None), mixed),
+            (slice(sequences), decodes),
+            (slice(sequences, None), prompts),
+        )
+    )
+    return Row(
+        f"attention, {sequences} of {context} and prompt of {prompt}",
+        f"{one * 1e6:.1f} us",
+        f"{(first + second) * 1e6:.1f} us apart",
+        one / (first + second),
+        "<= 1" if device.type == "cuda" else "",
+    )
 
 
 def _small(cache: Tensor) -> Tensor:

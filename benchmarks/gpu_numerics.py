@@ -39,6 +39,8 @@ def check_numerics(device: torch.device, *, quick: bool) -> Iterator[Row]:
         for head_dim in (64, 80, 96, 256):
             yield _attention(device, BF16, BF16, head_dim)
     yield _attention(device, BF16, BF16, 128, window=100, softcap=30.0, sinks=True)
+    for dtype in (BF16, FP32):
+        yield _beside_prompts(device, dtype)
     for dtype in (BF16, FP16, FP32):
         yield from _writes(device, dtype, dtype)
     yield from _writes(device, BF16, FP8)
@@ -93,6 +95,27 @@ def _attention(
     kind = ", window, cap, sinks" if window else ""
     case = f"attention {NAMES[dtype]}, cache {NAMES[cache_dtype]}, {head_dim}{kind}"
     return _compared(case, found, expected, LIMITS[dtype])
+
+
+def _beside_prompts(device: torch.device, dtype: torch.dtype) -> Row:
+    """Sequences with one query, alone and in one launch with prompts."""
+    heads, kv_heads, head_dim = 8, 2, 128
+    caches, _, mixed = _random_cache(device, dtype, kv_heads, head_dim)
+    query = torch.randn(int(mixed.query_start[-1]), heads, head_dim, device=device).to(dtype)
+    members = [index for index, (queries, _) in enumerate(SEQUENCES) if queries == 1]
+    rows = mixed.query_start[members]
+    alone = AttentionBatch(
+        query_start=torch.arange(len(members) + 1, dtype=torch.int32, device=device),
+        lengths=mixed.lengths[members],
+        block_table=mixed.block_table[members],
+        max_query=1,
+        max_length=mixed.max_length,
+    )
+    scale = head_dim**-0.5
+    together = paged_attention(query, *caches, mixed, scale=scale)[rows]
+    same = (together == paged_attention(query[rows], *caches, alone, scale=scale)).double().mean()
+    case = f"attention, decode beside prompts {NAMES[dtype]}"
+    return Row(case, f"{float(same):.2%} equal", "to alone", float(same), ">= 1")
 
 
 def _random_cache(

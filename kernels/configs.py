@@ -21,13 +21,23 @@ arithmetic."""
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How one attention program is cut: rows of queries times heads, keys per step, warps, pipeline
-    stages."""
+    """How one attention program is cut: rows of queries times heads, keys per step, and for how many steps
+    at once keys are on their way."""
 
     rows: int
     keys: int
-    warps: int
     stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTiles:
+    """Of one launch, which has programs of both kinds and one number of warps for all."""
+
+    prefill: Tile
+    """For sequences with several queries: limited by arithmetic, so large."""
+    decode: Tile
+    """For sequences with one query: limited by reading keys and values, so deep."""
+    warps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,84 +69,50 @@ def splits(arch: Architecture, kv_heads: int) -> Splits:
     return Splits(shortest=256, most=min(128, max(16, 256 // kv_heads)))
 
 
-def prefill_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
-    """For sequences with several queries: limited by arithmetic, so large tiles; float32 has no tensor
-    cores."""
-    if element_bytes == 4:
-        return FLOAT32[arch, _width(head_dim)]
-    return PREFILL[arch, _width(head_dim)]
+def attention_tiles(arch: Architecture, head_dim: int, element_bytes: int) -> AttentionTiles:
+    """The table's entry; float32 has no tensor cores and small tiles for both."""
+    width = 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
+    return (FLOAT32 if element_bytes == 4 else HALF)[arch, width]
 
 
-def decode_tile(arch: Architecture, head_dim: int, element_bytes: int) -> Tile:
-    """For sequences with one query: limited by reading keys and values, so deep pipelines."""
-    if element_bytes == 4:
-        return FLOAT32[arch, _width(head_dim)]
-    return DECODE[arch, _width(head_dim)]
-
-
-def _width(head_dim: int) -> int:
-    return 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
-
-
-PREFILL: Final[dict[tuple[Architecture, int], Tile]] = {
-    ("sm_80", 64): Tile(128, 64, 8, 3),
-    ("sm_80", 128): Tile(128, 32, 8, 3),
-    ("sm_80", 256): Tile(64, 32, 8, 2),
-    ("sm_86", 64): Tile(128, 64, 8, 2),
-    ("sm_86", 128): Tile(64, 32, 4, 2),
-    ("sm_86", 256): Tile(64, 32, 8, 2),
-    ("sm_90", 64): Tile(128, 128, 8, 3),
-    ("sm_90", 128): Tile(128, 64, 8, 3),
-    ("sm_90", 256): Tile(128, 32, 8, 3),
-    ("sm_100", 64): Tile(128, 128, 8, 3),
-    ("sm_100", 128): Tile(128, 64, 8, 3),
-    ("sm_100", 256): Tile(128, 32, 8, 3),
-    ("gfx942", 64): Tile(128, 64, 4, 1),
-    ("gfx942", 128): Tile(128, 64, 4, 1),
-    ("gfx942", 256): Tile(64, 32, 4, 1),
-    ("interpreter", 64): Tile(32, 32, 4, 1),
-    ("interpreter", 128): Tile(32, 32, 4, 1),
-    ("interpreter", 256): Tile(32, 32, 4, 1),
+HALF: Final[dict[tuple[Architecture, int], AttentionTiles]] = {
+    ("sm_80", 64): AttentionTiles(Tile(128, 64, 3), Tile(16, 64, 4), 8),
+    ("sm_80", 128): AttentionTiles(Tile(128, 32, 3), Tile(16, 64, 3), 8),
+    ("sm_80", 256): AttentionTiles(Tile(64, 32, 2), Tile(16, 32, 3), 8),
+    ("sm_86", 64): AttentionTiles(Tile(128, 64, 2), Tile(16, 32, 4), 8),
+    ("sm_86", 128): AttentionTiles(Tile(64, 32, 2), Tile(16, 32, 3), 4),
+    ("sm_86", 256): AttentionTiles(Tile(64, 32, 2), Tile(16, 32, 2), 8),
+    ("sm_90", 64): AttentionTiles(Tile(128, 128, 3), Tile(16, 64, 4), 8),
+    ("sm_90", 128): AttentionTiles(Tile(128, 64, 3), Tile(16, 64, 4), 8),
+    ("sm_90", 256): AttentionTiles(Tile(128, 32, 3), Tile(16, 32, 3), 8),
+    ("sm_100", 64): AttentionTiles(Tile(128, 128, 3), Tile(16, 64, 4), 8),
+    ("sm_100", 128): AttentionTiles(Tile(128, 64, 3), Tile(16, 64, 4), 8),
+    ("sm_100", 256): AttentionTiles(Tile(128, 32, 3), Tile(16, 32, 3), 8),
+    ("gfx942", 64): AttentionTiles(Tile(128, 64, 1), Tile(16, 64, 1), 4),
+    ("gfx942", 128): AttentionTiles(Tile(128, 64, 1), Tile(16, 64, 1), 4),
+    ("gfx942", 256): AttentionTiles(Tile(64, 32, 1), Tile(16, 32, 1), 4),
+    ("interpreter", 64): AttentionTiles(Tile(32, 32, 1), Tile(16, 32, 1), 4),
+    ("interpreter", 128): AttentionTiles(Tile(32, 32, 1), Tile(16, 32, 1), 4),
+    ("interpreter", 256): AttentionTiles(Tile(32, 32, 1), Tile(16, 32, 1), 4),
 }
 
-DECODE: Final[dict[tuple[Architecture, int], Tile]] = {
-    ("sm_80", 64): Tile(16, 64, 4, 4),
-    ("sm_80", 128): Tile(16, 64, 4, 3),
-    ("sm_80", 256): Tile(16, 32, 4, 3),
-    ("sm_86", 64): Tile(16, 64, 4, 3),
-    ("sm_86", 128): Tile(16, 32, 4, 3),
-    ("sm_86", 256): Tile(16, 32, 4, 2),
-    ("sm_90", 64): Tile(16, 64, 4, 4),
-    ("sm_90", 128): Tile(16, 32, 4, 4),
-    ("sm_90", 256): Tile(16, 32, 4, 3),
-    ("sm_100", 64): Tile(16, 64, 4, 4),
-    ("sm_100", 128): Tile(16, 64, 4, 3),
-    ("sm_100", 256): Tile(16, 32, 4, 3),
-    ("gfx942", 64): Tile(16, 64, 4, 1),
-    ("gfx942", 128): Tile(16, 64, 4, 1),
-    ("gfx942", 256): Tile(16, 32, 4, 1),
-    ("interpreter", 64): Tile(16, 32, 4, 1),
-    ("interpreter", 128): Tile(16, 32, 4, 1),
-    ("interpreter", 256): Tile(16, 32, 4, 1),
-}
-
-FLOAT32: Final[dict[tuple[Architecture, int], Tile]] = {
-    ("sm_80", 64): Tile(16, 32, 4, 2),
-    ("sm_80", 128): Tile(16, 32, 4, 2),
-    ("sm_80", 256): Tile(16, 16, 8, 2),
-    ("sm_86", 64): Tile(16, 32, 4, 2),
-    ("sm_86", 128): Tile(16, 16, 4, 2),
-    ("sm_86", 256): Tile(16, 16, 8, 2),
-    ("sm_90", 64): Tile(16, 32, 4, 2),
-    ("sm_90", 128): Tile(16, 32, 4, 2),
-    ("sm_90", 256): Tile(16, 16, 8, 2),
-    ("sm_100", 64): Tile(16, 32, 4, 2),
-    ("sm_100", 128): Tile(16, 32, 4, 2),
-    ("sm_100", 256): Tile(16, 16, 8, 2),
-    ("gfx942", 64): Tile(16, 16, 4, 1),
-    ("gfx942", 128): Tile(16, 16, 4, 1),
-    ("gfx942", 256): Tile(16, 16, 4, 1),
-    ("interpreter", 64): Tile(16, 32, 4, 1),
-    ("interpreter", 128): Tile(16, 32, 4, 1),
-    ("interpreter", 256): Tile(16, 32, 4, 1),
+FLOAT32: Final[dict[tuple[Architecture, int], AttentionTiles]] = {
+    ("sm_80", 64): AttentionTiles(Tile(16, 32, 2), Tile(16, 32, 2), 4),
+    ("sm_80", 128): AttentionTiles(Tile(16, 32, 2), Tile(16, 32, 2), 4),
+    ("sm_80", 256): AttentionTiles(Tile(16, 16, 2), Tile(16, 16, 2), 8),
+    ("sm_86", 64): AttentionTiles(Tile(16, 32, 2), Tile(16, 32, 2), 4),
+    ("sm_86", 128): AttentionTiles(Tile(16, 16, 2), Tile(16, 16, 2), 4),
+    ("sm_86", 256): AttentionTiles(Tile(16, 16, 2), Tile(16, 16, 2), 8),
+    ("sm_90", 64): AttentionTiles(Tile(16, 32, 2), Tile(16, 32, 2), 4),
+    ("sm_90", 128): AttentionTiles(Tile(16, 32, 2), Tile(16, 32, 2), 4),
+    ("sm_90", 256): AttentionTiles(Tile(16, 16, 2), Tile(16, 16, 2), 8),
+    ("sm_100", 64): AttentionTiles(Tile(16, 32, 2), Tile(16, 32, 2), 4),
+    ("sm_100", 128): AttentionTiles(Tile(16, 32, 2), Tile(16, 32, 2), 4),
+    ("sm_100", 256): AttentionTiles(Tile(16, 16, 2), Tile(16, 16, 2), 8),
+    ("gfx942", 64): AttentionTiles(Tile(16, 16, 1), Tile(16, 16, 1), 4),
+    ("gfx942", 128): AttentionTiles(Tile(16, 16, 1), Tile(16, 16, 1), 4),
+    ("gfx942", 256): AttentionTiles(Tile(16, 16, 1), Tile(16, 16, 1), 4),
+    ("interpreter", 64): AttentionTiles(Tile(16, 32, 1), Tile(16, 32, 1), 4),
+    ("interpreter", 128): AttentionTiles(Tile(16, 32, 1), Tile(16, 32, 1), 4),
+    ("interpreter", 256): AttentionTiles(Tile(16, 32, 1), Tile(16, 32, 1), 4),
 }

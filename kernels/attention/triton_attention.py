@@ -1,4 +1,4 @@
-"""Paged attention in Triton: which kernels a batch takes, in what grids."""
+"""Paged attention in Triton: one launch for any batch, and the sum of splits where there are some."""
 
 from typing import Any, Final
 
@@ -9,16 +9,16 @@ from torch import Tensor
 from ..configs import (
     FP8_CONVERSION,
     Architecture,
+    AttentionTiles,
     Splits,
-    Tile,
     architecture,
-    decode_tile,
-    prefill_tile,
+    attention_tiles,
     splits,
 )
 from ..launch import Launch, run
 from .batch import AttentionBatch
-from .triton_kernels import attention_kernel, reduce_splits_kernel
+from .triton_kernels import attention_kernel
+from .triton_splits import reduce_splits_kernel
 
 SPLITS_AT_ONCE: Final = 8
 
@@ -70,8 +70,7 @@ def plan(
     key_scale: Tensor | None,
     value_scale: Tensor | None,
     arch: Architecture,
-    prefill: Tile | None = None,
-    decode: Tile | None = None,
+    tiles: AttentionTiles | None = None,
     split: Splits | None = None,
 ) -> list[Launch]:
     """The launches of one call. Tiles and splits are the table's unless given."""
@@ -97,20 +96,25 @@ def plan(
     codes = fp8 and arch not in FP8_CONVERSION
     if codes:
         key_cache, value_cache = key_cache.view(torch.uint8), value_cache.view(torch.uint8)
-    decode = decode or decode_tile(arch, head_dim, query.element_size())
-    prefill = prefill or prefill_tile(arch, head_dim, query.element_size())
+    tiles = tiles or attention_tiles(arch, head_dim, query.element_size())
     split = split or splits(arch, kv_heads)
 
     span = min(batch.max_length, sliding_window or batch.max_length)
-    shortest = -(-split.shortest // decode.keys)
+    shortest = -(-split.shortest // tiles.decode.keys)
     # A window may begin within a tile: one more than it fills.
-    tiles = -(-span // decode.keys) + 1
-    split_count = max(1, min(split.most, -(-tiles // shortest)))
+    longest = -(-span // tiles.decode.keys) + 1
+    split_count = max(1, min(split.most, -(-longest // shortest)))
     workspace = (sequences, heads, split_count)
     partial = query.new_empty((*workspace, head_dim), dtype=torch.float32)
     partial_stats = query.new_empty((*workspace, 2), dtype=torch.float32)
 
-    common: dict[str, Any] = {
+    prefill = batch.max_query > 1
+    prefill_rows, decode_rows = (
+        max(tile.rows, triton.next_power_of_2(group)) for tile in (tiles.prefill, tiles.decode)
+    )
+    prefill_tiles = total // (prefill_rows // group) + sequences if prefill else 0
+    padded_dim = max(16, triton.next_power_of_2(head_dim))
+    arguments: dict[str, Any] = {
         "query": query,
         "key_cache": key_cache,
         "value_cache": value_cache,
@@ -125,6 +129,7 @@ def plan(
         "value_scale": value_scale,
         "scale": scale,
         "sequences": sequences,
+        "prefill_tiles": prefill_tiles,
         "split_count": split_count,
         "table_stride": batch.block_table.stride(0),
         "query_stride_row": query.stride(0),
@@ -135,9 +140,17 @@ def plan(
         "cache_stride_head": key_cache.stride(1),
         "cache_stride_position": key_cache.stride(2),
         "GROUP": group,
+        "KV_HEADS": kv_heads,
         "BLOCK_SIZE": block_size,
         "HEAD_DIM": head_dim,
-        "PADDED_DIM": max(16, triton.next_power_of_2(head_dim)),
+        "PADDED_DIM": padded_dim,
+        "PREFILL": prefill,
+        "PREFILL_ROWS": prefill_rows,
+        "PREFILL_TILE": tiles.prefill.keys,
+        "PREFILL_STAGES": tiles.prefill.stages,
+        "DECODE_ROWS": decode_rows,
+        "DECODE_TILE": tiles.decode.keys,
+        "DECODE_STAGES": tiles.decode.stages,
         "WINDOW": sliding_window or 0,
         "SOFTCAP": softcap or 0.0,
         "SHORTEST": shortest,
@@ -145,16 +158,8 @@ def plan(
         "FP8_CODES": codes,
         "PRECISION": "tf32x3" if arch.startswith("sm_") else "ieee",
     }
-    launches: list[Launch] = []
-    if batch.max_query > 1:
-        rows = max(prefill.rows, triton.next_power_of_2(group))
-        grid = (total // (rows // group) + sequences, kv_heads)
-        arguments = {**common, "ROWS": rows, "TILE": prefill.keys, "SPLIT": False}
-        launches.append(Launch(attention_kernel, grid, arguments, prefill.warps, prefill.stages))
-    rows = max(decode.rows, triton.next_power_of_2(group))
-    grid = (sequences, kv_heads, split_count)
-    arguments = {**common, "ROWS": rows, "TILE": decode.keys, "SPLIT": True}
-    launches.append(Launch(attention_kernel, grid, arguments, decode.warps, decode.stages))
+    grid = ((prefill_tiles + sequences * split_count) * kv_heads,)
+    launches = [Launch(attention_kernel, grid, arguments, tiles.warps)]
     if split_count > 1:
         arguments = {
             "partial": partial,
@@ -166,8 +171,8 @@ def plan(
             "out_stride_row": out.stride(0),
             "out_stride_head": out.stride(1),
             "HEAD_DIM": head_dim,
-            "PADDED_DIM": common["PADDED_DIM"],
-            "TILE": decode.keys,
+            "PADDED_DIM": padded_dim,
+            "TILE": tiles.decode.keys,
             "WINDOW": sliding_window or 0,
             "SHORTEST": shortest,
             "MOST": split.most,

@@ -7,7 +7,7 @@ be blocks: each key's block is looked up by itself. Softmax is computed on the w
 
 Sequences with one query are cut into splits of their keys, which a second kernel adds up (FlashDecoding, Dao
 et al. 2023). Where the cuts are depends on the sequence's length alone. Sequences with several queries are
-not split. So a batch that has both takes two launches of the kernel: a decoding sequence's tile stays the
+not split. Both take part in one launch, each with tiles of its own: a decoding sequence's tile stays the
 same, and with it every bit of its result, whether or not somebody else's prompt is in the batch.
 
 Ideas from "The Anatomy of a Triton Attention Kernel" (arXiv 2511.11581).
@@ -15,17 +15,16 @@ Ideas from "The Anatomy of a Triton Attention Kernel" (arXiv 2511.11581).
 
 # Kernels are written in Triton's language, which type checkers take for Python: no parameter has a Python
 # type, and operators, ranges and constants mean something else.
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import triton
 import triton.language as tl
 
 from ..triton_fp8 import decode_e4m3
+from .triton_splits import LOWEST, split_length
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-LOWEST = tl.constexpr(-1e30)
-"""Below every score; not infinite, since the difference of two infinities is not a number."""
 
 
 @triton.jit
@@ -41,12 +40,6 @@ def _find_sequence(query_start, tile, sequences, BLOCK_Q: tl.constexpr):
         else:
             high = middle
     return low - 1
-
-
-@triton.jit
-def _split_length(tiles, SHORTEST: tl.constexpr, MOST: tl.constexpr):
-    """Tiles in each split of a sequence that has this many."""
-    return tl.maximum(SHORTEST, tl.cdiv(tiles, MOST))
 
 
 @triton.jit
@@ -113,7 +106,7 @@ def _add_tile(
         capped = SOFTCAP * (1.0 - decay) / (1.0 + decay)
         scores = tl.where(scores < 0, -capped, capped) * LOG2_E
     if MASKED:
-        visible = seen[None, :] & (keys[None, :] <= position[:, None])
+        visible = keys[None, :] <= position[:, None]
         if WINDOW > 0:
             visible = visible & (keys[None, :] > position[:, None] - WINDOW)
         scores = tl.where(visible, scores, float("-inf"))
@@ -126,25 +119,30 @@ def _add_tile(
     return acc, new_top, total
 
 
-# Numbers that differ from batch to batch must not select a different compilation.
-@triton.jit(do_not_specialize=["sequences", "split_count", "table_stride"])
-def attention_kernel(
+@triton.jit
+def _key_range(first_position, last_position, TILE: tl.constexpr, WINDOW: tl.constexpr):
+    """The first key that queries at these positions see, the end of their keys, and the same in tiles."""
+    key_end = tl.maximum(last_position + 1, 0)
+    key_begin = 0
+    if WINDOW > 0:
+        key_begin = tl.maximum(first_position - WINDOW + 1, 0)
+    return key_begin, key_end, key_begin // TILE, tl.cdiv(key_end, TILE)
+
+
+@triton.jit
+def _answer_rows(
     query,
     key_cache,
     value_cache,
     out,
     partial,
     partial_stats,
-    query_start,
-    lengths,
-    block_table,
+    table,
     sinks,
     key_scale,
     value_scale,
     scale,
-    sequences,
     split_count,
-    table_stride,
     query_stride_row,
     query_stride_head,
     out_stride_row,
@@ -152,59 +150,37 @@ def attention_kernel(
     cache_stride_block,
     cache_stride_head,
     cache_stride_position,
+    kv_head,
+    sequence,
+    start,
+    queries,
+    first,
+    length,
+    first_position,
+    last_position,
+    key_begin,
+    key_end,
+    begin,
+    end,
+    split,
+    single,
     GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    STAGES: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SPLIT: tl.constexpr,
-    SHORTEST: tl.constexpr,
-    MOST: tl.constexpr,
     FP8_CODES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """SPLIT: program (sequence, KV head, split), for sequences with one query; else (query tile, KV head),
-    for the others. SHORTEST and MOST are the tiles of the shortest split and the number of splits."""
+    """One program's work: the queries from ``first`` on over the tiles from ``begin`` to ``end``, which with
+    SPLIT are those of one ``split`` and, unless it is the ``single`` one, give a partial result."""
     BLOCK_Q: tl.constexpr = ROWS // GROUP
-    kv_head = tl.program_id(1)
-    if SPLIT:
-        sequence = tl.program_id(0)
-        start = tl.load(query_start + sequence)
-        queries = tl.load(query_start + sequence + 1) - start
-        if queries != 1:
-            return
-        first = 0
-    else:
-        # The last tiles of a prompt have the most keys: they go first.
-        query_tile = tl.num_programs(0) - 1 - tl.program_id(0)
-        sequence = _find_sequence(query_start, query_tile, sequences, BLOCK_Q)
-        start = tl.load(query_start + sequence)
-        queries = tl.load(query_start + sequence + 1) - start
-        first = (query_tile - start // BLOCK_Q - sequence) * BLOCK_Q
-        if (queries == 1) | (first >= queries):
-            return
-
-    length = tl.load(lengths + sequence)
-    first_position = length - queries + first
-    last_position = tl.minimum(first_position + BLOCK_Q, length) - 1
-    key_end = tl.maximum(last_position + 1, 0)
-    end = tl.cdiv(key_end, TILE)
-    key_begin = 0
-    if WINDOW > 0:
-        key_begin = tl.maximum(first_position - WINDOW + 1, 0)
-    begin = key_begin // TILE
-    single = True
-    if SPLIT:
-        step = _split_length(end - begin, SHORTEST, MOST)
-        single = begin + step >= end
-        begin += tl.program_id(2) * step
-        if (tl.program_id(2) > 0) & (begin >= end):
-            return
-        end = tl.minimum(begin + step, end)
-
     row = tl.arange(0, ROWS)
     head = kv_head * GROUP + row % GROUP
     index = first + row // GROUP
@@ -228,7 +204,7 @@ def attention_kernel(
         # A sink is a score without a value; of several splits, the first has it.
         sink = tl.load(sinks + head, mask=used, other=0.0).to(tl.float32) * LOG2_E
         if SPLIT:
-            if tl.program_id(2) == 0:
+            if split == 0:
                 top = sink
                 total += 1.0
         else:
@@ -241,21 +217,19 @@ def attention_kernel(
 
     key_cache += kv_head.to(tl.int64) * cache_stride_head
     value_cache += kv_head.to(tl.int64) * cache_stride_head
-    table = block_table + sequence.to(tl.int64) * table_stride
 
     # Tiles that every row sees wholly need no masks: all but those at the window's begin and the causal end.
-    whole_end = tl.maximum(first_position + 1, 0) // TILE
     whole_begin = begin
     if WINDOW > 0:
         whole_begin = tl.cdiv(tl.maximum(last_position - WINDOW + 1, 0), TILE)
-    whole_begin = tl.minimum(tl.maximum(whole_begin, begin), end)
-    whole_end = tl.maximum(tl.minimum(whole_end, end), whole_begin)
+        whole_begin = tl.minimum(tl.maximum(whole_begin, begin), end)
+    whole_end = tl.maximum(tl.minimum(tl.maximum(first_position + 1, 0) // TILE, end), whole_begin)
     # A tile's blocks are looked up one step ahead: were a step's keys to wait for their own blocks, the
     # compiler could not load the keys of several steps at once.
     offset = tl.arange(0, TILE)
     keys = whole_begin * TILE + offset
     block = tl.load(table + keys // BLOCK_SIZE, mask=keys < whole_end * TILE, other=0)
-    for tile in tl.range(whole_begin, whole_end):
+    for tile in tl.range(whole_begin, whole_end, num_stages=STAGES):
         next_tile = tl.minimum(tile + 1, whole_end - 1)
         next_block = tl.load(table + (next_tile * TILE + offset) // BLOCK_SIZE)
         acc, top, total = _add_tile(
@@ -264,9 +238,17 @@ def attention_kernel(
             TILE, WINDOW, SOFTCAP, False, FP8_CODES, PRECISION,
         )  # fmt: skip
         block = next_block
-    before = whole_begin - begin
-    for edge in tl.range(0, before + end - whole_end, num_stages=1):
-        tile = tl.where(edge < before, begin + edge, whole_end + edge - before)
+    edges = end - whole_end
+    if WINDOW > 0:
+        edges += whole_begin - begin
+    # They are few, so that one stage is fast enough. But what is not loaded a stage early passes through
+    # registers, of which float32 has none to spare.
+    EDGE_STAGES: tl.constexpr = min(STAGES, 2) if q.dtype == tl.float32 else 1
+    for edge in tl.range(0, edges, num_stages=EDGE_STAGES):
+        tile = whole_end + edge
+        if WINDOW > 0:
+            before = whole_begin - begin
+            tile = tl.where(edge < before, begin + edge, tile - before)
         keys = tile * TILE + offset
         block = tl.load(table + keys // BLOCK_SIZE, mask=(keys >= key_begin) & (keys < key_end), other=0)
         acc, top, total = _add_tile(
@@ -288,68 +270,117 @@ def attention_kernel(
             mask=used_dims,
         )
     elif SPLIT:
-        heads = tl.num_programs(1) * GROUP
-        slot = (sequence.to(tl.int64) * heads + head) * split_count + tl.program_id(2)
+        slot = (sequence.to(tl.int64) * KV_HEADS * GROUP + head) * split_count + split
         tl.store(partial + slot[:, None] * HEAD_DIM + dims[None, :], acc, mask=used_dims)
         tl.store(partial_stats + slot * 2, top, mask=used)
         tl.store(partial_stats + slot * 2 + 1, total, mask=used)
 
 
-@triton.jit(do_not_specialize=["split_count"])
-def reduce_splits_kernel(
+# Numbers that differ from batch to batch must not select a different compilation.
+@triton.jit(do_not_specialize=["sequences", "prefill_tiles", "split_count", "table_stride"])
+def attention_kernel(
+    query,
+    key_cache,
+    value_cache,
+    out,
     partial,
     partial_stats,
-    out,
     query_start,
     lengths,
+    block_table,
+    sinks,
+    key_scale,
+    value_scale,
+    scale,
+    sequences,
+    prefill_tiles,
     split_count,
+    table_stride,
+    query_stride_row,
+    query_stride_head,
     out_stride_row,
     out_stride_head,
+    cache_stride_block,
+    cache_stride_head,
+    cache_stride_position,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
-    TILE: tl.constexpr,
+    PREFILL: tl.constexpr,
+    PREFILL_ROWS: tl.constexpr,
+    PREFILL_TILE: tl.constexpr,
+    PREFILL_STAGES: tl.constexpr,
+    DECODE_ROWS: tl.constexpr,
+    DECODE_TILE: tl.constexpr,
+    DECODE_STAGES: tl.constexpr,
     WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     SHORTEST: tl.constexpr,
     MOST: tl.constexpr,
-    PADDED_MOST: tl.constexpr,
-    AT_ONCE: tl.constexpr,
+    FP8_CODES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """Program (sequence, head): add up the splits of a sequence that has more than one."""
-    sequence = tl.program_id(0)
-    head = tl.program_id(1)
+    """Program (query tile or split, KV head), the heads next to one another.
+
+    With PREFILL, the first ``prefill_tiles`` are tiles of the sequences that have several queries. The
+    others are splits of those that have one. SHORTEST and MOST are the tiles of the shortest split and the
+    number of splits.
+    """
+    kv_head = tl.program_id(0) % KV_HEADS
+    unit = tl.program_id(0) // KV_HEADS
+    if PREFILL:
+        if unit < prefill_tiles:
+            BLOCK_Q: tl.constexpr = PREFILL_ROWS // GROUP
+            # The last tiles of a prompt have the most keys: they go first.
+            query_tile = prefill_tiles - 1 - unit
+            sequence = _find_sequence(query_start, query_tile, sequences, BLOCK_Q)
+            start = tl.load(query_start + sequence)
+            queries = tl.load(query_start + sequence + 1) - start
+            first = (query_tile - start // BLOCK_Q - sequence) * BLOCK_Q
+            if (queries > 1) & (first < queries):
+                length = tl.load(lengths + sequence)
+                first_position = length - queries + first
+                last_position = tl.minimum(first_position + BLOCK_Q, length) - 1
+                key_begin, key_end, begin, end = _key_range(
+                    first_position, last_position, PREFILL_TILE, WINDOW
+                )
+                _answer_rows(
+                    query, key_cache, value_cache, out, partial, partial_stats,
+                    block_table + sequence.to(tl.int64) * table_stride,
+                    sinks, key_scale, value_scale, scale, split_count,
+                    query_stride_row, query_stride_head, out_stride_row, out_stride_head,
+                    cache_stride_block, cache_stride_head, cache_stride_position,
+                    kv_head, sequence, start, queries, first, length, first_position, last_position,
+                    key_begin, key_end, begin, end, 0, True,
+                    GROUP, KV_HEADS, BLOCK_SIZE, HEAD_DIM, PADDED_DIM, PREFILL_ROWS, PREFILL_TILE,
+                    PREFILL_STAGES, WINDOW, SOFTCAP, False, FP8_CODES, PRECISION,
+                )  # fmt: skip
+            return
+        unit -= prefill_tiles
+    sequence = unit % sequences
+    split = unit // sequences
     start = tl.load(query_start + sequence)
-    if tl.load(query_start + sequence + 1) - start != 1:
+    queries = tl.load(query_start + sequence + 1) - start
+    if queries != 1:
         return
     length = tl.load(lengths + sequence)
-    begin = 0
-    if WINDOW > 0:
-        begin = tl.maximum(length - WINDOW, 0) // TILE
-    tiles = tl.cdiv(length, TILE) - begin
-    count = tl.cdiv(tiles, _split_length(tiles, SHORTEST, MOST))
-    if count <= 1:
+    key_begin, key_end, begin, end = _key_range(length - 1, length - 1, DECODE_TILE, WINDOW)
+    step = split_length(end - begin, SHORTEST, MOST)
+    single = begin + step >= end
+    begin += split * step
+    if (split > 0) & (begin >= end):
         return
-
-    slot = (sequence.to(tl.int64) * tl.num_programs(1) + head) * split_count
-    split = tl.arange(0, PADDED_MOST)
-    tops = tl.load(partial_stats + (slot + split) * 2, mask=split < count, other=LOWEST)
-    totals = tl.load(partial_stats + (slot + split) * 2 + 1, mask=split < count, other=0.0)
-    top = tl.max(tops, 0)
-    total = tl.sum(totals * tl.exp2(tops - top), 0)
-
-    # How many are added at once is fixed, so that the order of the sum depends on the sequence alone.
-    dims = tl.arange(0, PADDED_DIM)
-    acc = tl.zeros([PADDED_DIM], tl.float32)
-    for low in tl.range(0, count, AT_ONCE):
-        some = low + tl.arange(0, AT_ONCE)
-        some_tops = tl.load(partial_stats + (slot + some) * 2, mask=some < count, other=LOWEST)
-        part = tl.load(
-            partial + (slot + some)[:, None] * HEAD_DIM + dims[None, :],
-            mask=(some < count)[:, None] & (dims < HEAD_DIM)[None, :],
-            other=0.0,
-        )
-        acc += tl.sum(part * tl.exp2(some_tops - top)[:, None], 0)
-    tl.store(
-        out + start.to(tl.int64) * out_stride_row + head * out_stride_head + dims,
-        (acc / total).to(out.dtype.element_ty),
-        mask=dims < HEAD_DIM,
-    )
+    end = tl.minimum(begin + step, end)
+    _answer_rows(
+        query, key_cache, value_cache, out, partial, partial_stats,
+        block_table + sequence.to(tl.int64) * table_stride,
+        sinks, key_scale, value_scale, scale, split_count,
+        query_stride_row, query_stride_head, out_stride_row, out_stride_head,
+        cache_stride_block, cache_stride_head, cache_stride_position,
+        kv_head, sequence, start, queries, 0, length, length - 1, length - 1,
+        key_begin, key_end, begin, end, split, single,
+        GROUP, KV_HEADS, BLOCK_SIZE, HEAD_DIM, PADDED_DIM, DECODE_ROWS, DECODE_TILE,
+        DECODE_STAGES, WINDOW, SOFTCAP, True, FP8_CODES, PRECISION,
+    )  # fmt: skip

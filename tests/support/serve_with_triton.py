@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from fake_recorder import FakeRecorder
 from parity import Case, serve
 
@@ -21,8 +22,8 @@ from headrace.worker.model.loader import load_model
 def outputs_with_triton(jobs: list[dict[str, Any]]) -> list[list[list[int]]]:
     """The output tokens of each job's prompts.
 
-    A job has ``folder`` of a model, ``prompts``, ``max_tokens``, ``block_size`` and ``as_on_gpu``: with fused
-    layers, and decode steps recorded and padded.
+    A job has ``folder`` of a model, ``prompts``, ``max_tokens``, ``block_size``, ``as_on_gpu``: with fused
+    layers, and decode steps recorded and padded; and ``float8``, if so is the cache.
     """
     process = subprocess.run(
         [sys.executable, __file__],
@@ -54,6 +55,7 @@ def _run(job: dict[str, Any]) -> list[list[int]]:
         overlap=job["as_on_gpu"],
         max_sequences=4,
         recorder=recorder,
+        kv_dtype=torch.float8_e4m3fn if job.get("float8") else None,
     )
     return outcome.outputs
 

@@ -3,9 +3,12 @@
 import random
 from pathlib import Path
 
-from parity import random_prompts, reference_cases
+import torch
+from parity import Case, random_prompts, reference_cases, serve
 from serve_with_triton import outputs_with_triton
 from tiny_models import ARCHITECTURES, EOS, PAD, VOCABULARY, WINDOW, save_tiny_model, tiny_model
+
+from headrace.worker.model.loader import load_model
 
 MAX_TOKENS = 3
 LONGEST_PROMPT = 12
@@ -37,3 +40,28 @@ def test_mixed_batches_of_six_architectures(tmp_path: Path) -> None:
             }
         )
     assert dict(zip(ARCHITECTURES, outputs_with_triton(jobs), strict=True)) == expected
+
+
+def test_a_float8_cache_gives_the_tokens_that_torch_gives(tmp_path: Path) -> None:
+    """Prompts in chunks, then decodes, all through the cache, with scales that each has measured itself."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    folder = save_tiny_model("qwen3", tmp_path, seed=seed)
+    prompts = [[rng.randrange(PAD + 1, VOCABULARY) for _ in range(length)] for length in (1, 9, 20)]
+    job = {
+        "folder": str(folder),
+        "prompts": prompts,
+        "max_tokens": 4,
+        "block_size": 4,
+        "as_on_gpu": True,
+        "float8": True,
+    }
+    expected = serve(
+        load_model(str(folder), dtype="float32"),
+        [Case(prompt, []) for prompt in prompts],
+        max_tokens=4,
+        block_size=4,
+        kv_dtype=torch.float8_e4m3fn,
+    )
+    assert outputs_with_triton([job]) == [expected.outputs]
