@@ -1,7 +1,6 @@
 """The only file that connects to Redis: URLs, timeouts, retries, which errors pass, and what callers see."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterator
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
@@ -12,6 +11,7 @@ import redis.exceptions as redis_errors
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 
 from .errors import Unavailable
+from .jitter import jittered
 from .redis_url import Location, close_client, open_client, time_limits
 from .servers import open_servers
 
@@ -123,7 +123,7 @@ def pauses() -> Iterator[float]:
     """Seconds to wait after the first, second, ... failure: doubling, with jitter, up to two seconds."""
     pause = _FIRST_PAUSE
     while True:
-        yield pause * random.uniform(0.5, 1.0)  # noqa: S311  jitter is no secret
+        yield jittered(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 

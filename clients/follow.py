@@ -1,6 +1,5 @@
 """Following one request: its channel for speed, its log for truth."""
 
-import random
 from collections.abc import AsyncGenerator
 from time import monotonic
 from typing import Final
@@ -10,6 +9,7 @@ import anyio
 from .channels import Channels
 from .errors import UnknownRequest
 from .event_log import EventLog, decode_known
+from .jitter import jittered
 from .protocol import Done, Event
 from .transcript import Transcript
 
@@ -43,7 +43,7 @@ async def follow(
     nowhere_since: float | None = None
     with channels.open(channel) as mailbox:
         while True:
-            message = await mailbox.receive(silence * random.uniform(0.8, 1.0))  # noqa: S311  spreads load
+            message = await mailbox.receive(jittered(silence, 0.8))
             event = None
             if message is not None:
                 event = decode_known(message, channel)

@@ -82,7 +82,7 @@ HALF: Final[dict[tuple[Architecture, int], AttentionTiles]] = {
     ("sm_86", 64): AttentionTiles(Tile(128, 64, 2), Tile(16, 32, 4), 8),
     ("sm_86", 128): AttentionTiles(Tile(64, 32, 2), Tile(16, 32, 3), 4),
     ("sm_86", 256): AttentionTiles(Tile(64, 32, 2), Tile(16, 32, 2), 8),
-    ("sm_90", 64): AttentionTiles(Tile(128, 128, 3), Tile(16, 64, 4), 8),
+    ("sm_90", 64): AttentionTiles(Tile(128, 128, 3), Tile(16, 128, 3), 8),
     ("sm_90", 128): AttentionTiles(Tile(128, 64, 3), Tile(16, 64, 4), 8),
     ("sm_90", 256): AttentionTiles(Tile(128, 32, 3), Tile(16, 32, 3), 8),
     ("sm_100", 64): AttentionTiles(Tile(128, 128, 3), Tile(16, 64, 4), 8),

@@ -1,7 +1,6 @@
 """Doing scheduled work: some tasks at a time, for as long as the gateway lives."""
 
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -9,6 +8,7 @@ import anyio
 import anyio.lowlevel
 
 from ..errors import Unavailable
+from ..jitter import jittered
 from .schedule import Schedule, Taken
 
 _LOOK_EVERY: Final = 0.5
@@ -47,7 +47,7 @@ async def work_off(
                 await anyio.sleep(_AFTER_TROUBLE)
                 continue
             if taken is None:
-                await anyio.sleep(_LOOK_EVERY * random.uniform(0.5, 1.0))  # noqa: S311  spreads load
+                await anyio.sleep(jittered(_LOOK_EVERY))
             else:
                 places.acquire_on_behalf_of_nowait(taken)
                 tasks.start_soon(attempt, taken)

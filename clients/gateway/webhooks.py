@@ -6,7 +6,6 @@ neither a dead gateway nor a dead worker loses it.
 
 import json
 import logging
-import random
 from dataclasses import asdict, dataclass, replace
 from time import time
 from typing import Any, Final
@@ -15,6 +14,7 @@ import httpx
 
 from ..async_client import AsyncClient
 from ..errors import EventsLost, UnknownRequest
+from ..jitter import jittered
 from .errors import ApiError, api_error_of, unavailable
 from .metrics import Metrics
 from .redis_keys import GatewayKeys
@@ -143,4 +143,4 @@ class Webhooks:
             await self._schedule.finish(taken)
             return
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (hook.attempts - 1))
-        await self._schedule.postpone(taken, pause * random.uniform(0.5, 1.0), hook.encode())  # noqa: S311  jitter
+        await self._schedule.postpone(taken, jittered(pause), hook.encode())

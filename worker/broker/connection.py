@@ -5,7 +5,6 @@ caller, and each repetition is counted.
 """
 
 import logging
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
@@ -25,6 +24,7 @@ from redis.exceptions import (
 )
 
 from ...clients.cluster import Call
+from ...clients.jitter import jittered
 from ...clients.redis_url import Location, time_limits
 from ...clients.servers import open_servers
 from .counters import Counters
@@ -102,7 +102,7 @@ class Backoff:
         self._delay = _FIRST_DELAY
 
     async def sleep(self) -> None:
-        await anyio.sleep(self._delay * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, hides nothing
+        await anyio.sleep(jittered(self._delay))
         self._delay = min(_LONGEST_DELAY, self._delay * 2)
 
 

@@ -1,11 +1,11 @@
 """Entries of workers that have gone silent: taken over by whoever has room."""
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
 import anyio
 
+from ...clients.jitter import jittered
 from ...clients.protocol import GROUP, LANES, PRIORITIES
 from .connection import Connection
 from .entries import Entry, Held, Holdings
@@ -51,7 +51,7 @@ class Orphans:
         arguments = [GROUP, self._consumer, milliseconds(settings.lease), *room, *self._cursors]
         reply: list[Any] = await self._connection.run(SWEEP, self._queues, arguments)
         found, self._cursors = reply
-        pause = settings.lease / 3 * random.uniform(0.8, 1.0)  # noqa: S311 - spreads load, hides nothing
+        pause = jittered(settings.lease / 3, 0.8)
         for priority, allowed in enumerate(room):
             cursors = self._cursors[priority * LANES : (priority + 1) * LANES]
             if len(found) < allowed and all(cursor == b"0-0" for cursor in cursors):

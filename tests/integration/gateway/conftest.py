@@ -33,7 +33,7 @@ def every_server(
         client.flushall()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _gateways() -> Iterator[Callable[[str], RunningGateway]]:
     with ExitStack() as stack:
 
