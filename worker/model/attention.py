@@ -1,6 +1,6 @@
 """Puts paged attention under a transformers model: layers write K and V into blocks and attend over those."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ class PagedAttention:
 
     def begin(self, batch: AttentionBatch, slots: Tensor) -> None:
         """Say what the next forward pass is over; ``slots`` int64 [T] are the tokens' places in the cache."""
-        self._batch = batch
+        self._batch = replace(batch, worked_out={})
         self._slots = slots
 
     def attend(

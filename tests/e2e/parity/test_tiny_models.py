@@ -48,6 +48,12 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Served(load_model(folder, dtype="float32"), cases, growing)
 
 
+def begin_alike(cases: list[Case], length: int) -> bool:
+    """Whether two prompts begin with the same tokens; most often two do, unless one has no one right answer."""
+    beginnings = [tuple(case.prompt[:length]) for case in cases if len(case.prompt) > length]
+    return len(set(beginnings)) < len(beginnings)
+
+
 def test_alone(served: Served) -> None:
     for case in served.cases:
         assert serve(served.loaded, [case], max_tokens=MAX_TOKENS).outputs == [case.expected]
@@ -77,7 +83,7 @@ def test_mixed_batches_of_staggered_arrivals(
     assert outcome.outputs == [case.expected for case in served.cases]
     if not prefix_caching:
         assert outcome.cached_tokens == 0
-    elif block_size == 4:
+    elif block_size == 4 and begin_alike(served.cases, block_size):
         assert outcome.cached_tokens > 0
 
 
