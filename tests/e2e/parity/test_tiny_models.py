@@ -49,7 +49,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def begin_alike(cases: list[Case], length: int) -> bool:
-    """Whether two prompts begin with the same tokens; most often two do, unless one has no one right answer."""
+    """Whether two prompts begin with the same tokens; mostly two do, unless one has no one right answer."""
     beginnings = [tuple(case.prompt[:length]) for case in cases if len(case.prompt) > length]
     return len(set(beginnings)) < len(beginnings)
 
