@@ -2,15 +2,15 @@
 
 import pytest
 import torch
+from attention_cases import relative_error
 
 from headrace.kernels import Implementation, gelu_tanh_and_mul, rms_norm, silu_and_mul
 
 BOTH = pytest.mark.parametrize("implementation", ["torch", "triton"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-TOLERANCE = {
-    torch.float32: {"rtol": 1e-5, "atol": 1e-6},
-    torch.float16: {"rtol": 2e-3, "atol": 1e-4},
-}
+LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3}
+"""Of the largest difference over the largest value. A small result may be the rest of larger numbers: GELU's
+``1 + tanh`` of a gate far below zero is all rounding."""
 
 
 def normalized(x: torch.Tensor, weight: torch.Tensor, offset: float) -> torch.Tensor:
@@ -28,7 +28,7 @@ def test_rms_norm(
     x, weight = (torch.randn(shape) * 5).to(dtype), torch.randn(shape[-1]).to(dtype)
     result = rms_norm(x, weight, 1e-6, offset=offset, implementation=implementation)
     assert result.dtype == dtype
-    torch.testing.assert_close(result.double(), normalized(x, weight, offset), **TOLERANCE[dtype])
+    assert relative_error(result, normalized(x, weight, offset)) < LIMITS[dtype]
 
 
 @BOTH
@@ -38,7 +38,7 @@ def test_rms_norm_adds_the_residual_first(implementation: Implementation, dtype:
     x, residual, weight = packed[:, :50], torch.randn(4, 50).to(dtype), torch.randn(50).to(dtype)
     result, summed = rms_norm(x, weight, 1e-6, residual=residual, implementation=implementation)
     assert torch.equal(summed, x + residual)
-    torch.testing.assert_close(result.double(), normalized(summed, weight, 0.0), **TOLERANCE[dtype])
+    assert relative_error(result, normalized(summed, weight, 0.0)) < LIMITS[dtype]
 
 
 @BOTH
@@ -52,11 +52,11 @@ def test_gated_activations(
     gate, up = x.double().chunk(2, -1)
     expected = gate / (1 + (-gate).exp()) * up
     result = silu_and_mul(x, implementation=implementation)
-    torch.testing.assert_close(result.double(), expected, **TOLERANCE[dtype])
+    assert relative_error(result, expected) < LIMITS[dtype]
     cubic = gate + 0.044715 * gate**3
     expected = 0.5 * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * cubic)) * up
     result = gelu_tanh_and_mul(x, implementation=implementation)
-    torch.testing.assert_close(result.double(), expected, **TOLERANCE[dtype])
+    assert relative_error(result, expected) < LIMITS[dtype]
 
 
 def test_bad_arguments_are_named() -> None:
