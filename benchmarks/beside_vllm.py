@@ -81,15 +81,10 @@ def read_rate() -> float:
 
 def weight_bytes(model: Path, dtype: str) -> int:
     """Of all weights, in ``dtype``."""
-    from safetensors import safe_open
+    from safetensors.torch import load_file
 
-    total = 0
-    for path in model.glob("*.safetensors"):
-        with safe_open(path, "pt") as weights:  # pyright: ignore[reportUnknownVariableType]
-            for name in weights.keys():  # noqa: SIM118  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-                shape: list[int] = weights.get_slice(name).get_shape()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-                total += torch.Size(shape).numel()
-    return total * getattr(torch, dtype).itemsize
+    weights = (tensor for path in model.glob("*.safetensors") for tensor in load_file(path).values())
+    return sum(tensor.numel() for tensor in weights) * getattr(torch, dtype).itemsize
 
 
 def random_prompts(dice: random.Random, batch: int, length: int) -> list[list[int]]:
