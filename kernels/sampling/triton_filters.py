@@ -29,9 +29,9 @@ def row_top(tops, row, CHUNKS: tl.constexpr, PADDED_CHUNKS: tl.constexpr):
 
 @triton.jit
 def order_of(y):
-    """float32 as an int32 of the same order."""
+    """float32 as an int32 of the same order; both zeros are 0."""
     bits = y.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return tl.where(y == 0, 0, bits ^ ((bits >> 31) & 0x7FFFFFFF))
 
 
 @triton.jit

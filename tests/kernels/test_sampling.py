@@ -193,6 +193,20 @@ def test_implementations_draw_the_same(kind: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 0.9}, {"min_p": 1.0}], ids=str)
+def test_filters_take_both_zeros_for_equal(implementation: Implementation, options: dict[str, Any]) -> None:
+    """Rounding leaves zeros of either sign: as the best of a row, neither is likelier than the other."""
+    logits = torch.tensor([0.0, -0.0, -9.0, 0.0, -0.0, -8.0])
+    params = parameters(20, **options)
+    tokens = sample(logits.expand(20, -1).contiguous(), params, implementation=implementation).tokens
+    # That twenty draws all take a zero of the same sign happens once in half a million runs.
+    assert not logits[tokens].any()
+    signs = logits[tokens].signbit()
+    assert signs.any()
+    assert not signs.all()
+
+
+@BOTH
 def test_greedy_takes_the_first_of_the_largest(implementation: Implementation) -> None:
     logits = torch.randint(0, 5, (4, 5000)).half()
     expected = (logits == logits.amax(-1, keepdim=True)).int().argmax(-1)
