@@ -1,6 +1,7 @@
 """Every op on the device against itself in float64, in each dtype."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -81,20 +82,30 @@ def _attention(
         value_scale=scales[1] if fp8 else None,
         **options,
     )
-    wide = [cache.double() for cache in caches]
+    wide = [cache.double().cpu() for cache in caches]
     if fp8:
-        wide = [cache * scale.double()[:, None, None] for cache, scale in zip(wide, scales, strict=True)]
+        factors = [scale.double().cpu()[:, None, None] for scale in scales]
+        wide = [cache * factor for cache, factor in zip(wide, factors, strict=True)]
     expected = paged_attention(
-        query.double(),
+        query.double().cpu(),
         *wide,
-        batch,
-        sinks=None if sink is None else sink.double(),
+        _on_the_cpu(batch),
+        sinks=None if sink is None else sink.double().cpu(),
         implementation="torch",
         **options,
     )
     kind = ", window, cap, sinks" if window else ""
     case = f"attention {NAMES[dtype]}, cache {NAMES[cache_dtype]}, {head_dim}{kind}"
-    return _compared(case, found, expected, LIMITS[dtype])
+    return _compared(case, found.cpu(), expected, LIMITS[dtype])
+
+
+def _on_the_cpu(batch: AttentionBatch) -> AttentionBatch:
+    return replace(
+        batch,
+        query_start=batch.query_start.cpu(),
+        lengths=batch.lengths.cpu(),
+        block_table=batch.block_table.cpu(),
+    )
 
 
 def _beside_prompts(device: torch.device, dtype: torch.dtype) -> Row:

@@ -75,11 +75,11 @@ def assemble(config: WorkerConfig) -> Assembly:
         kv_dtype=plan.dtype,
     )
     on_gpu = info.device.type != "cpu"
-    gpu_facts: list[str] = []
+    speed_facts: list[str] = []
     if loaded.fused is not None:
-        gpu_facts = [f"fewer kernels: {loaded.fused}"]
+        speed_facts = [f"fewer operations: {loaded.fused}"]
     if on_gpu:
-        gpu_facts += [_record_graphs(runner, info.device) if config.graphs else "CUDA graphs: off, as set"]
+        speed_facts += [_record_graphs(runner, info.device) if config.graphs else "CUDA graphs: off, as set"]
     engine = Engine(
         runner,
         Detokenizer.of(loaded.tokenizer.backend_tokenizer),
@@ -103,7 +103,7 @@ def assemble(config: WorkerConfig) -> Assembly:
         f"batch: up to {config.max_sequences} sequences and {config.max_batched_tokens} tokens an "
         f"iteration, prefix caching {'on' if config.prefix_caching else 'off'}"
     )
-    facts = [about_model, *plan.facts, *gpu_facts, about_batch]
+    facts = [about_model, *plan.facts, *speed_facts, about_batch]
     return Assembly(engine, Preparation(encoder, info.eos_ids), name, facts)
 
 

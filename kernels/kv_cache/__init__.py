@@ -6,7 +6,7 @@ from torch import Tensor
 from ..dispatch import Implementation, choose
 from ..fp8 import check_scales
 from .head_norm import HeadNorm
-from .torch_write import rotate as rotate_with_torch
+from .torch_rotate import rotate as rotate_with_torch
 from .torch_write import write as write_with_torch
 
 __all__ = ["HeadNorm", "rotate_and_write_kv", "write_kv"]
@@ -118,9 +118,9 @@ def rotate_and_write_kv(
             key_scale,
             value_scale,
         )
-    key = rotate_with_torch(key, cosine, sine, norm, None if norm is None else norm.key)
+    query, key = rotate_with_torch(query, key, cosine, sine, norm)
     write_with_torch(key, value, key_cache, value_cache, slot_mapping, key_scale, value_scale)
-    return rotate_with_torch(query, cosine, sine, norm, None if norm is None else norm.query)
+    return query
 
 
 def _check(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:

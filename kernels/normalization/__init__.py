@@ -71,6 +71,8 @@ def rms_norm(
     if residual is not None:
         x = x + residual
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    normalized = (wide * scale * (offset + weight.to(wide.dtype))).to(x.dtype)
+    factor = weight.to(wide.dtype)
+    if offset:
+        factor = factor + offset
+    normalized = torch.rms_norm(wide, factor.shape, factor, eps).to(x.dtype)
     return normalized if residual is None else (normalized, x)

@@ -21,6 +21,8 @@ BINS: Final = 4096
 """Of values, for cutoffs that lie further down."""
 MANY: Final = 0.25
 """Share of all tokens from which on noise is computed for every one: in order that is cheaper for each."""
+PIECE: Final = 512
+"""Of a row, whose largest is looked for first: torch finds values ten times as fast as where they are."""
 ELEMENTS_AT_ONCE: Final = 1 << 22
 """About how many scaled logits are held at a time: 16 MB of float32."""
 
@@ -30,8 +32,7 @@ def sample(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | N
     penalized = logits
     if params is not None and params.penalties is not None:
         penalized = penalize(logits, params.penalties)
-    # On the CPU, max is several times as fast as argmax for bfloat16.
-    best, tokens = penalized.max(dim=-1)
+    best, tokens = _largest(penalized)
     if params is not None:
         # Where the best logit is infinite or NaN there is no distribution to draw from: its index stands.
         drawn = ((params.temperature > 0) & best.isfinite()).nonzero()[:, 0]
@@ -44,6 +45,19 @@ def sample(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | N
     if num_logprobs is not None:
         _add_logprobs(result, logits, num_logprobs)
     return result
+
+
+def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each row of x [R, n], and the first index that has it; NaN counts as larger than all."""
+    whole = x.shape[1] // PIECE * PIECE
+    best = x[:, :whole].unflatten(1, (-1, PIECE)).amax(-1)
+    if whole < x.shape[1]:
+        best = torch.cat([best, x[:, whole:].amax(-1, keepdim=True)], 1)
+    piece = best.argmax(-1, keepdim=True)
+    # Past the end the last is read again, which is not the first of equals.
+    index = (piece * PIECE + torch.arange(PIECE, device=x.device)).clamp_(max=x.shape[1] - 1)
+    within = x.gather(1, index).argmax(-1, keepdim=True)
+    return best.gather(1, piece)[:, 0], index.gather(1, within)[:, 0]
 
 
 def penalize(logits: Tensor, penalties: Penalties) -> Tensor:

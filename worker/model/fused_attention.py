@@ -4,11 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from ...kernels import HeadNorm
 from .attention import LayerAttention, Rotation, attention_of
-from .fused_layers import fused_norm, is_plain
+from .fused_layers import fused_norm, is_plain, linear_layer
 
 _OUTPUTS = ("o_proj", "dense", "out_proj")
 """What models call the product after attention."""
@@ -31,8 +30,7 @@ class FusedAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.layer_idx = call.layer
-        self.qkv = nn.Parameter(qkv, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.qkv = linear_layer(qkv, bias)
         self.o_proj = output
         self._call = call
         self._norm = norm
@@ -43,7 +41,7 @@ class FusedAttention(nn.Module):
     ) -> tuple[Tensor, None]:
         """Hidden states [1, T, hidden] and cosine and sine [1, T, d] of their positions to [1, T, hidden]."""
         cosine, sine = position_embeddings
-        qkv = linear(hidden_states[0], self.qkv, self.bias)
+        qkv: Tensor = self.qkv(hidden_states[0])
         query, key, value = qkv.unflatten(-1, (sum(self._heads), -1)).split(self._heads, dim=1)
         rotation = Rotation(cosine[0], sine[0], self._norm)
         attended = attention_of(self).attend(self._call, query, key, value, rotation)

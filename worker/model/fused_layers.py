@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, silu
+from torch.nn.functional import gelu, silu
 
 from ...kernels import Implementation, gelu_tanh_and_mul, rms_norm, silu_and_mul
 
@@ -65,15 +65,14 @@ class FusedMLP(nn.Module):
         implementation: Implementation | None,
     ) -> None:
         super().__init__()
-        self.gate_up = nn.Parameter(gate_up, requires_grad=False)
+        self.gate_up = linear_layer(gate_up)
         self.down_proj = down
         self._activate = activate
         self.implementation: Implementation | None = implementation
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden] to [..., hidden]."""
-        gate_up = linear(x, self.gate_up)
-        return self.down_proj(self._activate(gate_up, implementation=self.implementation))
+        return self.down_proj(self._activate(self.gate_up(x), implementation=self.implementation))
 
 
 def fused_norm(layer: nn.Module, implementation: Implementation | None) -> FusedNorm | None:
@@ -127,6 +126,15 @@ def _fused_activation(function: Any) -> Callable[..., Tensor] | None:
         if torch.allclose(activated, plain, atol=1e-6, rtol=1e-6):
             return op
     return None
+
+
+def linear_layer(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A layer of the weight [out, in] and bias [out]."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
 
 
 def is_plain(layer: Any) -> TypeGuard[nn.Linear]:

@@ -1,4 +1,4 @@
-"""Passes over a loaded model on a GPU: layers whose small operations become one kernel.
+"""Passes over a loaded model: layers whose small operations become one, on a GPU one kernel.
 
 A layer is replaced only where its own forward pass, on random inputs in float32, gives what the fused one
 gives; so a model with a layer of another kind keeps it.

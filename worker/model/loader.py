@@ -53,7 +53,7 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerFast
     info: ModelInfo
     fused: Fused | None = None
-    """Which layers became fewer kernels, where that was tried: on a GPU."""
+    """Which layers became fewer operations, where that was tried."""
 
 
 def resolve_dtype(name: str, device: torch.device, config: PreTrainedConfig) -> torch.dtype:
@@ -85,8 +85,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a causal language model from a folder or the hub, with attention connected to nothing yet.
 
-    ``passes`` lets layers be replaced by faster ones, equal up to rounding: on a CPU linear layers with
-    packed weights, on a GPU norms and feed-forward layers of fewer kernels.
+    ``passes`` lets layers be replaced by faster ones, equal up to rounding: by such of fewer operations and,
+    on a CPU, with packed weights.
 
     Raises:
         UnservableModelError: the architecture cannot run over a paged cache, or there is no fast tokenizer.
@@ -111,11 +111,12 @@ def load_model(
     if not direct:
         nn.Module.to(model, device)
     loaded = prepare(source, model, tokenizer)
-    if passes and device.type == "cpu":
-        pack_linear_layers(model)
-    elif passes:
-        return replace(loaded, fused=fuse_layers(model))
-    return loaded
+    if not passes:
+        return loaded
+    fused = fuse_layers(model)
+    # The fused layers' as well.
+    pack_linear_layers(model)
+    return replace(loaded, fused=fused)
 
 
 def prepare(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> LoadedModel:

@@ -1,0 +1,28 @@
+"""Rotary embedding in torch: the reference, and what serves on the CPU."""
+
+import torch
+from torch import Tensor
+
+from .head_norm import HeadNorm
+
+
+def rotate(
+    query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor, norm: HeadNorm | None
+) -> tuple[Tensor, Tensor]:
+    """query [T, heads, head_dim] and key [T, kv_heads, head_dim], normalized if there is a norm, the first d
+    elements of each head rotated by cosine and sine [T, d]; new tensors."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    heads = [query.shape[1], key.shape[1]]
+    both = torch.cat([query, key], 1).to(dtype)
+    if norm is not None:
+        weights = [norm.query.expand(heads[0], -1), norm.key.expand(heads[1], -1)]
+        both = torch.rms_norm(both, both.shape[2:], None, norm.eps)
+        both *= torch.cat(weights).to(dtype) + norm.offset
+    rotated, half = cosine.shape[1], cosine.shape[1] // 2
+    cosine, sine = cosine.to(dtype)[:, None], sine.to(dtype)[:, None]
+    turned = both.clone() if rotated < both.shape[2] else torch.empty_like(both)
+    torch.mul(both[..., :rotated], cosine, out=turned[..., :rotated])
+    turned[..., :half].addcmul_(both[..., half:rotated], sine[..., :half], value=-1)
+    turned[..., half:rotated].addcmul_(both[..., :half], sine[..., half:])
+    query, key = turned.to(query.dtype).split(heads, 1)
+    return query, key
