@@ -87,12 +87,13 @@ async def _serve(
     stop: anyio.Event | None,
 ) -> None:
     engine = assembly.engine
+    release = version("headrace")  # reads files
 
     def record() -> Record:
         status = engine.status
         return {
             "model": assembly.served_name,
-            "version": version("headrace"),
+            "version": release,
             "running": status.running,
             "waiting": status.waiting,
             "blocks_total": status.blocks_total,

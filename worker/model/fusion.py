@@ -27,7 +27,7 @@ layer of another kind gives differs by far more."""
 
 @dataclass(slots=True)
 class Fused:
-    """How many layers of each kind became fewer kernels, and how many there are."""
+    """How many layers of each kind became fewer operations, and how many there are."""
 
     attentions: int = 0
     norms: int = 0
