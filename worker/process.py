@@ -7,8 +7,6 @@ from typing import Final
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-_SPINS: Final = "10000"
-"""A tenth of a millisecond or so."""
 _KEPT: Final = 1 << 30
 """Bytes; more than intermediate results take."""
 
@@ -20,11 +18,9 @@ def prepare_process() -> None:
 
 
 def _let_threads_sleep() -> None:
-    # OpenMP's threads spin for long after an operation, for which the intake, the publication of tokens and a
-    # Redis on the same machine wait, and for those in turn the next operation. If they sleep at once, though,
-    # waking them takes longer than many an operation: 150 us instead of 65 for a norm of 64 rows.
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": _SPINS}
+    # OpenMP's threads spin between operations, for which the intake, the publication of tokens and a Redis on
+    # the same machine wait, and for those in turn the next operation.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _keep_memory() -> None:
