@@ -59,6 +59,8 @@ async function ask(method, path, { body, signal, headers = {} } = {}) {
   } catch {
     // Something between here and the gateway answered in its own way.
   }
+  // Refused for a key that has been replaced since: what the new one may do is not known yet.
+  if (response.status === 401 && apiKey.get() !== key) return ask(method, path, { body, signal, headers });
   throw new Problem(response.status, details, Number(response.headers.get("retry-after")) || null);
 }
 

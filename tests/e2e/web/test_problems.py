@@ -8,7 +8,7 @@ import pytest
 from gateway_server import RunningGateway, running_gateway
 from paced_worker import PacedWorker
 from playground_page import PlaygroundPage
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from headrace.clients.gateway.api_keys import make_key
 
@@ -77,6 +77,35 @@ def test_a_tenant_has_a_playground_and_no_live_view(
         enter_key(someone_else, keys["slow"])
         someone_else.page.goto(tab.page.url)
         expect(someone_else.problem).to_contain_text("not known")
+
+
+def test_a_refusal_of_the_key_before_says_nothing_of_the_one_that_has_come(
+    new_tab: NewTab, redis_url: str, tmp_path: Path, keys: dict[str, str], worker: PacedWorker
+) -> None:
+    del worker
+    with running_gateway(redis_url, keys_file=tmp_path / "keys.toml") as gateway:
+        tab = new_tab(gateway.url).open()
+        enter_key(tab, keys["plain"])
+        tab.send("The wheel", max_tokens=10)
+        tab.wait_for_end()
+        late = new_tab(gateway.url)
+        held: list[Route] = []
+
+        def hold_the_first(route: Route) -> None:
+            if held:
+                route.continue_()
+            else:
+                held.append(route)
+
+        late.page.route("**/v1/requests/*/events", hold_the_first)
+        with late.page.expect_request("**/v1/requests/*/events"):
+            late.open(f"#request={tab.request}")
+        enter_key(late, keys["plain"])
+        expect(late.page.locator("#key-state")).to_contain_text("set")
+        held[0].continue_()
+        late.wait_for_end()
+        expect(late.problem).to_be_hidden()
+        assert late.output == tab.output
 
 
 def test_a_rate_that_is_used_up_says_when_to_try_again(
