@@ -30,13 +30,14 @@ def attend(
 ) -> None:
     """See ``paged_attention``."""
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    _, kv_heads, block_size, head_dim = key_cache.shape
+    blocks, kv_heads, block_size, head_dim = key_cache.shape
     longest = max(batch.max_length, 1)
     shape = Shape(
         heads=query.shape[1],
         kv_heads=kv_heads,
         head_dim=head_dim,
         block_size=block_size,
+        blocks=blocks,
         window=min(sliding_window or longest, longest),
         dtype=dtype,
         in_place=key_cache.dtype == dtype,

@@ -4,8 +4,6 @@ Scores are the elements that a sparse matrix has of the product of all queries w
 answer is each query's weighted sum of rows of values, as embeddings of bags of words are computed.
 """
 
-import warnings
-
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -24,28 +22,13 @@ def decode(
     )
     n, heads, head_dim = query.shape
     rows = query.to(shape.dtype).reshape(n * heads, head_dim)
-    matrix = _sparse_matrix(decodes, len(key_rows))
-    scored = torch.sparse.sampled_addmm(matrix, rows, key_rows.mT, alpha=scoring.scale)
+    scored = torch.sparse.sampled_addmm(decodes.seen, rows, key_rows.mT, alpha=scoring.scale)
     scores = scored.values().view(n, heads, -1)
     sinks = None if scoring.sinks is None else scoring.sinks[:, None]
-    # Where there is no cap, the matrix that was added to hides what is hidden.
+    # Where there is no cap, the one that was added to hides what is hidden.
     hidden = None if scoring.softcap is None else decodes.hidden[:, None]
     weights = weights_of(scores, hidden, scoring.softcap, sinks)
     answer = embedding_bag(
         decodes.columns, value_rows, decodes.offsets, mode="sum", per_sample_weights=weights.reshape(-1)
     )
     return answer.view(query.shape).to(query.dtype)
-
-
-def _sparse_matrix(decodes: Decodes, columns: int) -> Tensor:
-    """[n * heads, columns], with the biases where a query sees a key."""
-    with warnings.catch_warnings():
-        # That they are not everything yet.
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support", UserWarning)
-        return torch.sparse_csr_tensor(
-            decodes.crow,
-            decodes.columns,
-            decodes.bias,
-            (len(decodes.crow) - 1, columns),
-            check_invariants=False,
-        )

@@ -1,5 +1,6 @@
 """What a batch means for attention in torch, worked out once for all layers that see the same of it."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +15,11 @@ GATHERED_ELEMENTS: Final = 1 << 22
 LONGEST_PADDING: Final = 0.25
 """How much of what is seen for a group's shortest member may be padding."""
 
+with warnings.catch_warnings():
+    # With its first such tensor torch warns, once a process, that they are not everything yet.
+    warnings.simplefilter("ignore")
+    torch.sparse_csr_tensor([0, 0], [], [], (1, 1), check_invariants=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -23,6 +29,8 @@ class Shape:
     kv_heads: int
     head_dim: int
     block_size: int
+    blocks: int
+    """In the caches."""
     window: int
     """How many keys a query sees at most, its own among them."""
     dtype: torch.dtype
@@ -60,10 +68,8 @@ class Decodes:
     cache's, or only those in ``slots``."""
     offsets: Tensor
     """int32 [n * heads]: where each query head's begin."""
-    crow: Tensor
-    """int32 [n * heads + 1]: the same, and the end."""
-    bias: Tensor
-    """[n * heads * width]: -inf for padding, else 0."""
+    seen: Tensor
+    """Sparse CSR [n * heads, those rows]: 0 where a query head sees a key, -inf in padding."""
 
 
 @dataclass(slots=True)
@@ -113,19 +119,23 @@ def _decodes(
     slots, hidden = _slots(tables, [spans[sequence] for sequence in group], shape)
     n, width = hidden.shape
     queries = n * shape.heads
-    columns = slots if shape.in_place else torch.arange(slots.numel(), device=device).view(slots.shape)
+    if shape.in_place:
+        given, columns = shape.blocks * shape.kv_heads * shape.block_size, slots
+    else:
+        given = slots.numel()
+        columns = torch.arange(given, device=device).view(slots.shape)
     shared = shape.heads // shape.kv_heads
     columns = columns.int()[:, :, None].expand(n, shape.kv_heads, shared, width).reshape(-1)
     bias = torch.zeros(hidden.shape, dtype=shape.dtype, device=device).masked_fill_(hidden, -torch.inf)
-    crow = torch.arange(queries + 1, dtype=torch.int32, device=device) * width
+    bias = bias[:, None].expand(n, shape.heads, width).reshape(-1)
+    ends = torch.arange(queries + 1, dtype=torch.int32, device=device) * width
     return Decodes(
         rows=torch.tensor(rows, device=device),
         slots=slots,
         hidden=hidden,
         columns=columns,
-        offsets=crow[:-1],
-        crow=crow,
-        bias=bias[:, None].expand(n, shape.heads, width).reshape(-1),
+        offsets=ends[:-1],
+        seen=torch.sparse_csr_tensor(ends, columns, bias, (queries, given), check_invariants=False),
     )
 
 

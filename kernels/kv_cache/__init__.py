@@ -28,8 +28,8 @@ def write_kv(
     Args:
         key: [T, kv_heads, head_dim], float32, float16 or bfloat16.
         value: as ``key``.
-        key_cache: [num_blocks, kv_heads, block_size, head_dim], the key's dtype or float8_e4m3fn; written in
-            place.
+        key_cache: [num_blocks, kv_heads, block_size, head_dim], contiguous, the key's dtype or float8_e4m3fn;
+            written in place.
         value_cache: as ``key_cache``.
         slot_mapping: int64 [T]: ``block * block_size + offset``, or -1 for a row of padding, which is
             skipped. No slot may occur twice.
@@ -39,7 +39,7 @@ def write_kv(
         implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
 
     Raises:
-        ValueError: when shapes or dtypes do not fit together; the message names the argument.
+        ValueError: when shapes, dtypes or strides do not fit; the message names the argument.
     """
     _check(key, value, key_cache, value_cache, slot_mapping)
     check_scales(key_cache, key_scale=key_scale, value_scale=value_scale)
@@ -86,7 +86,7 @@ def rotate_and_write_kv(
         The rotated query, [T, heads, head_dim]. Rows of padding are rotated as well.
 
     Raises:
-        ValueError: when shapes or dtypes do not fit together; the message names the argument.
+        ValueError: when shapes, dtypes or strides do not fit; the message names the argument.
     """
     _check(key, value, key_cache, value_cache, slot_mapping)
     check_scales(key_cache, key_scale=key_scale, value_scale=value_scale)
@@ -135,6 +135,8 @@ def _check(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, s
             raise ValueError(f"{name}: expected {shape}, got {tuple(cache.shape)}")
         if cache.dtype not in (key.dtype, torch.float8_e4m3fn):
             raise ValueError(f"{name}: {cache.dtype} is neither the key's {key.dtype} nor float8_e4m3fn")
+        if not cache.is_contiguous():
+            raise ValueError(f"{name}: not contiguous, its strides are {cache.stride()}")
     if value_cache.shape != key_cache.shape or value_cache.dtype != key_cache.dtype:
         raise ValueError("value_cache: shape or dtype differs from key_cache")
     if slot_mapping.shape != (rows,) or slot_mapping.dtype != torch.int64:

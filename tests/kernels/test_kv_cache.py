@@ -124,6 +124,10 @@ def test_bad_arguments_are_named() -> None:
     }.items():
         with pytest.raises(ValueError, match=rf"^{name}:"):
             write_kv(*arguments)
+    strided = cache.transpose(1, 2).contiguous().transpose(1, 2)
+    for name, caches in {"key_cache": (strided, cache), "value_cache": (cache, strided)}.items():
+        with pytest.raises(ValueError, match=rf"^{name}: not contiguous"):
+            write_kv(key, key, *caches, slots)
     with pytest.raises(ValueError, match=r"^cosine:"):
         rotate_and_write_kv(
             key, key, key, torch.ones(3, random.choice([3, 18])), torch.ones(3, 3), cache, cache, slots

@@ -36,8 +36,8 @@ class ThreeMasters:
         for number, server in enumerate(self.servers):
             last = _SLOTS if server is self.servers[-1] else (number + 1) * share
             with server.connect() as client:
-                # Each has its own, as redis-cli gives them: with the same, a node takes a later one by itself at
-                # any moment, and with it back a slot that is moving away from it; the keys there are deleted.
+                # Each its own, as redis-cli does it: of two that have the same, one takes a later one at any
+                # moment, and with it may claim back a slot that was just moved; its keys are deleted then.
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", number * share, last - 1)
                 client.execute_command(

@@ -2,7 +2,7 @@
 
 Decoding multiplies few rows with large matrices, and takes the time that reading those takes. A layer of
 262144 x 640 in float32 took ``F.linear`` 77, 203 and 290 ms for 1, 8 and 32 rows on two cores with AVX2; from
-oneDNN's layout 40, 69 and 135; with float16 widened on the way 21, 48 and 110. Sums are added up in another
+oneDNN's layout 39, 69 and 130; with float16 widened on the way 21, 41 and 90. Sums are added up in another
 order, so results agree to float32's rounding.
 """
 
