@@ -26,6 +26,7 @@ from .connection import FAILURES, Backoff, Call, Connection, is_transient
 from .control import Control
 from .entries import Claim, Held, Holdings, Resumed, Unrun
 from .messages import queue_of
+from .orphans import SUSPICIOUS
 from .outbox import Outbox
 from .output import Output
 from .scripts import CLAIM
@@ -33,8 +34,6 @@ from .settings import BrokerSettings, milliseconds
 
 log = logging.getLogger(__name__)
 
-_SUSPICIOUS = 2
-"""Attempts that ended in silence after which a request may be what kills its workers."""
 _LARGE = 64 << 10
 """Bytes of an entry from which it is decoded in a thread, beside the event loop."""
 
@@ -78,8 +77,8 @@ class Claimer:
         Requests that were cancelled or expired in the queue, are invalid, or have used up their attempts are
         ended through the outbox. Repeats until Redis has decided about every entry.
 
-        Requests that may have killed their earlier workers are run one at a time: the others wait here,
-        unclaimed and not charged an attempt, so that they do not die with the one that did it.
+        Requests that may have killed their earlier workers are run one at a time: others that came all
+        the same wait here, unclaimed and not charged an attempt, so as not to die with the one that did it.
         """
         claims = await self._claim([read for held in taken if (read := await self._read(held)) is not None])
         self._suspects = deque(read for read in self._suspects if self._holdings.has(read.held))
@@ -88,9 +87,9 @@ class Claimer:
         return claims
 
     @property
-    def waiting_suspects(self) -> int:
-        """Requests that wait for the one suspect that runs."""
-        return len(self._suspects)
+    def room_for_suspects(self) -> int:
+        """How many more may be taken: one, while none runs and none waits."""
+        return 0 if self._suspects or self._runs_a_suspect() else 1
 
     @property
     def may_claim_a_suspect(self) -> bool:
@@ -176,7 +175,7 @@ class Claimer:
                 "" if deadline is None else deadline,
                 milliseconds(settings.request_ttl),
                 settings.max_attempts,
-                _SUSPICIOUS,
+                SUSPICIOUS,
                 int(suspects),
                 GROUP,
             ],
@@ -233,7 +232,7 @@ class Claimer:
             self._fail(held, end, "log_damaged", f"its event log cannot be continued: {damage}")
         else:
             held.body = None
-            held.suspect = attempts > _SUSPICIOUS
+            held.suspect = attempts > SUSPICIOUS
             self._control.watch(held)
             self._counters.resumed += resumed is not None
             waited = max(0, now - int(held.entry.id.partition("-")[0]))

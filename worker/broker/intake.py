@@ -66,8 +66,10 @@ class Intake:
         """
         self._room = room
         self._spent = waiting + len(self._claims) + len(self._unclaimed)
-        if self._claimer.may_claim_a_suspect or any(
-            now > before for now, before in zip(self._available(), self._left, strict=True)
+        if (
+            self._claimer.may_claim_a_suspect
+            or self._until_sweep() == 0
+            or any(now > before for now, before in zip(self._available(), self._left, strict=True))
         ):
             self._wake_up()
 
@@ -145,7 +147,8 @@ class Intake:
         async with self._lock:
             try:
                 if self._until_sweep() == 0 and not self._stopped:
-                    self._took(await self._orphans.sweep(self._available()))
+                    room = self._available()
+                    self._took(await self._orphans.sweep(room, self._claimer.room_for_suspects))
                     await self._orphans.prune()
                 if any(self._available()) and not self._stopped:
                     self._took(await self._arrivals.take(self._available()))
@@ -174,10 +177,8 @@ class Intake:
             await self._wake.wait()
 
     def _until_sweep(self) -> float | None:
-        """Seconds; None while there is no room, or while orphans taken before still wait to be claimed."""
-        if self._claimer.waiting_suspects:
-            return None
-        return self._orphans.seconds_until_due(self._available())
+        """Seconds; None while there is no room."""
+        return self._orphans.seconds_until_due(self._available(), self._claimer.room_for_suspects)
 
     def _available(self) -> Room:
         high, normal, low = (max(0, room - self._spent) for room in self._room)

@@ -12,12 +12,19 @@ from .entries import Entry, Held, Holdings
 from .scripts import PRUNE, SWEEP
 from .settings import BrokerSettings, milliseconds
 
+SUSPICIOUS = 2
+"""Attempts that ended in silence after which a request may be what kills its workers. An entry that was
+delivered so often may be that of such a request; only a claim can tell."""
 _PRUNE_EVERY = 600.0
 _FORGET_CONSUMERS_AFTER = 3600.0
 
 
 class Orphans:
-    """Sweeps all queues of a model, a part at a time, going on where the last sweep ended."""
+    """Sweeps all queues of a model, a part at a time, going on where the last sweep ended.
+
+    Of requests that may be suspects it takes one at a time, and only where ``suspects`` says that one may be
+    run: the others are left to whichever worker comes to be free for one.
+    """
 
     def __init__(
         self, settings: BrokerSettings, connection: Connection, holdings: Holdings, consumer: str
@@ -29,33 +36,46 @@ class Orphans:
         self._queues = settings.keys.queues(settings.model)
         self._cursors: list[bytes] = [b"0-0"] * len(self._queues)
         self._due = [0.0] * len(PRIORITIES)
+        self._passed_over = [False] * len(PRIORITIES)
         self._prune_due = anyio.current_time() + _PRUNE_EVERY
 
-    def seconds_until_due(self, room: Sequence[int]) -> float | None:
+    def seconds_until_due(self, room: Sequence[int], suspects: int) -> float | None:
         """Until the next sweep of a priority for which there is room; None without any."""
-        due = [due for due, allowed in zip(self._due, room, strict=True) if allowed > 0]
+        due = [
+            0.0 if suspects and passed_over else due
+            for due, passed_over, allowed in zip(self._due, self._passed_over, room, strict=True)
+            if allowed > 0
+        ]
         return max(0.0, min(due) - anyio.current_time()) if due else None
 
     def now(self) -> None:
         """Sweep as soon as there is room."""
         self._due = [0.0] * len(PRIORITIES)
 
-    async def sweep(self, room: Sequence[int]) -> list[Held]:
-        """Take over at most ``room`` orphans (by priority, see ``Intake.offer``).
+    async def sweep(self, room: Sequence[int], suspects: int) -> list[Held]:
+        """Take over at most ``room`` orphans (by priority, see ``Intake.offer``), ``suspects`` of which may
+        be suspects.
 
         A priority stays due until all of its orphans have been taken: under load new requests would
         otherwise get all the room there ever is. Raises ``redis.RedisError``; what was taken over then is a
         stray, which the heartbeat finds.
         """
         settings = self._settings
-        arguments = [GROUP, self._consumer, milliseconds(settings.lease), *room, *self._cursors]
+        begun = self._cursors
+        lease = milliseconds(settings.lease)
+        arguments = [GROUP, self._consumer, lease, *room, suspects, SUSPICIOUS, *begun]
         reply: list[Any] = await self._connection.run(SWEEP, self._queues, arguments)
-        found, self._cursors = reply
+        found, self._cursors, passed_over = reply
         pause = jittered(settings.lease / 3, 0.8)
-        for priority, allowed in enumerate(room):
-            cursors = self._cursors[priority * LANES : (priority + 1) * LANES]
-            if len(found) < allowed and all(cursor == b"0-0" for cursor in cursors):
+        for priority, (allowed, left) in enumerate(zip(room, passed_over, strict=True)):
+            lanes = slice(priority * LANES, (priority + 1) * LANES)
+            ended = all(cursor == b"0-0" for cursor in self._cursors[lanes])
+            if len(found) < allowed and ended:
                 self._due[priority] = anyio.current_time() + pause
+                whole = all(cursor == b"0-0" for cursor in begun[lanes])
+                self._passed_over[priority] = left > 0 or (self._passed_over[priority] and not whole)
+            else:
+                self._passed_over[priority] |= left > 0
         taken: list[Held] = []
         for stream, entry_id, body, deliveries in found:
             held = self._holdings.take(Entry(stream - 1, entry_id.decode(), deliveries), body)

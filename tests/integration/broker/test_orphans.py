@@ -9,14 +9,16 @@ from counting_worker import (
     CountingEngine,
     CountingWorker,
     assert_served,
+    done_of,
     enqueue,
+    log_of,
     queue_is_empty,
     settings,
     state_of,
     until,
 )
 
-from headrace.clients.protocol import GROUP
+from headrace.clients.protocol import GROUP, Delta
 from headrace.worker.broker import open_broker
 from headrace.worker.broker.scripts import CLAIM, PRUNE, TAKE
 
@@ -106,6 +108,55 @@ async def test_two_workers_do_not_both_take_an_orphan_over(redis_url: str, redis
         assert_served(redis_client, f"r{number}", 8)
         assert state_of(redis_client, f"r{number}")["epoch"] == "1"
     assert sum(len(worker.seen) for worker in workers) == 20
+
+
+def attempted(client: redis.Redis, name: str, lane: int = 0, times: int = 2) -> None:
+    """A request whose workers went silent without a word, so many times."""
+    entry = enqueue(client, name, lane=lane)
+    queue = KEYS.queue(MODEL, "normal", lane)
+    take_as(client, "gone")
+    client.execute_command("XCLAIM", queue, GROUP, "gone", 0, entry, "IDLE", 3_600_000, "RETRYCOUNT", times)
+    place = f"{16 + lane}/{entry.decode()}"
+    state = {"status": "running", "epoch": times, "attempts": times, "worker": "gone", "claimed": place}
+    client.hset(KEYS.request(name), mapping=state | {"deliveries": times})
+    client.pexpire(KEYS.request(name), 86_400_000)
+
+
+async def test_suspects_are_shared_among_workers_and_keep_no_other_orphan_waiting(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    suspects = [f"s{number}" for number in range(6)]
+    for number, name in enumerate(suspects):
+        attempted(redis_client, name, lane=number % 2)
+    for name in ("once", "handed-back"):
+        attempted(redis_client, name, lane=2, times=1)
+    redis_client.hset(KEYS.request("handed-back"), mapping={"attempts": 0, "deliveries": 1})
+    async with (
+        open_broker(settings(redis_url, "one", lease=600)) as one,
+        open_broker(settings(redis_url, "two", lease=600)) as two,
+        anyio.create_task_group() as tasks,
+    ):
+        workers = [CountingWorker(broker, CountingEngine(pause_at=3)) for broker in (one, two)]
+        for worker in workers:
+            tasks.start_soon(worker.serve)
+
+        def run_by(worker: CountingWorker) -> list[str]:
+            return [name for name in worker.engine.running if name in suspects]
+
+        await until(lambda: all(len(run_by(worker)) == 1 for worker in workers))
+        await until(lambda: sum(len(worker.engine.running) for worker in workers) == 4)
+        enqueue(redis_client, "new")
+        await until(lambda: any("new" in worker.engine.running for worker in workers))
+        assert all(len(run_by(worker)) == 1 for worker in workers)
+        for worker in workers:
+            worker.engine.pause_at = None
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    for name in (*suspects, "once", "handed-back", "new"):
+        assert done_of(redis_client, name) is not None
+        deltas = [event for event in log_of(redis_client, name) if isinstance(event, Delta)]
+        assert [token for delta in deltas for token in delta.tokens] == list(range(8))
+    assert [state_of(redis_client, name)["attempts"] for name in suspects] == ["3"] * 6
 
 
 def test_a_claim_by_a_former_owner_of_the_entry_is_refused(redis_client: redis.Redis) -> None:

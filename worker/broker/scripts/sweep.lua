@@ -1,38 +1,58 @@
 -- Take over entries whose worker has not renewed its lease.
 --
 -- KEYS: the queue streams, by priority and then by lane
--- ARGV: group, consumer, lease ms, room for high, normal and low, then for each stream the cursor that the
---       call before returned, '0-0' at first
--- Returns {entries, cursors}
+-- ARGV: group, consumer, lease ms, room for high, normal and low, how many entries may be taken that were
+--       delivered so many times, those times, then for each stream the cursor that the call before returned,
+--       '0-0' at first
+-- Returns {entries, cursors, passed}
 --   entries: {stream number, entry id, field r or nil, times delivered}
+--   passed: for high, normal and low, how many entries were left because they had been delivered so often
 --
 -- The cursor stays where the room or the work of one call ran out, so that no entry is passed over for ever.
 
 local group, consumer, lease = ARGV[1], ARGV[2], ARGV[3]
 local room = {tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])}
+local often, times = tonumber(ARGV[7]), tonumber(ARGV[8])
 local per_priority = #KEYS / 3
-local rounds = 500
+local page, pages = 100, 500
 
-local entries, cursors = {}, {}
+local entries, cursors, passed = {}, {}, {0, 0, 0}
+
+local function take(stream, key, item)
+  local claimed = redis.call('XCLAIM', key, group, consumer, lease, item[1])[1]
+  if not claimed then return end  -- it is not on the stream any more, and now nobody's either
+  local body = false
+  for f = 1, #claimed[2], 2 do
+    if claimed[2][f] == 'r' then body = claimed[2][f + 1] end
+  end
+  entries[#entries + 1] = {stream, item[1], body, item[4] + 1}
+end
+
 for i, key in ipairs(KEYS) do
-  cursors[i] = ARGV[6 + i]
-  local allowed = room[math.floor((i - 1) / per_priority) + 1]
+  cursors[i] = ARGV[8 + i]
+  local priority = math.floor((i - 1) / per_priority) + 1
+  local allowed = room[priority]
   local summary = #entries < allowed and redis.call('EXISTS', key) == 1 and redis.pcall('XPENDING', key, group)
   if summary and not summary.err and summary[1] > 0 then
     repeat
-      rounds = rounds - 1
-      local reply = redis.call('XAUTOCLAIM', key, group, consumer, lease, cursors[i],
-                               'COUNT', allowed - #entries)
-      cursors[i] = reply[1]
-      for _, entry in ipairs(reply[2]) do
-        local body = false
-        for f = 1, #entry[2], 2 do
-          if entry[2][f] == 'r' then body = entry[2][f + 1] end
+      pages = pages - 1
+      local from = cursors[i] == '0-0' and '-' or '(' .. cursors[i]
+      local silent = redis.call('XPENDING', key, group, 'IDLE', lease, from, '+', page)
+      for _, item in ipairs(silent) do
+        if #entries >= allowed then break end
+        cursors[i] = item[1]
+        if item[4] < times then
+          take(i, key, item)
+        elseif often > 0 then
+          often = often - 1
+          take(i, key, item)
+        else
+          passed[priority] = passed[priority] + 1
         end
-        local pending = redis.call('XPENDING', key, group, entry[1], entry[1], 1)
-        entries[#entries + 1] = {i, entry[1], body, pending[1][4]}
       end
-    until cursors[i] == '0-0' or #entries >= allowed or rounds <= 0
+      local ended = #silent < page and (#silent == 0 or cursors[i] == silent[#silent][1])
+      if ended then cursors[i] = '0-0' end
+    until ended or #entries >= allowed or pages <= 0
   end
 end
-return {entries, cursors}
+return {entries, cursors, passed}
