@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from gateway_server import RunningGateway, running_gateway
 from paced_worker import PacedWorker, paced_worker
 from playground_page import LONG, PlaygroundPage
@@ -15,6 +16,8 @@ from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 from redis_servers import BINARIES, RedisServer, running
 from tiny_models import save_tiny_model
 from waiting import eventually_sync
+
+from headrace.clients.protocol import Keys
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = [
@@ -55,11 +58,19 @@ def _worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def worker(_worker: PacedWorker) -> Iterator[PacedWorker]:
-    """Fast unless a test slows it down; what a test leaves behind is finished first."""
+def worker(_worker: PacedWorker, redis_url: str) -> Iterator[PacedWorker]:
+    """Fast unless a test slows it down; what a test leaves behind is finished first, and the worker has told
+    so: it tells of itself once a second, and the next test is not to be shown what ran in this one."""
     yield _worker
     _worker.pause = 0.0
-    eventually_sync(lambda: _worker.is_idle)
+    with redis.Redis.from_url(redis_url) as client:
+        queues = Keys().queues("tiny")
+        eventually_sync(lambda: _worker.is_idle and not any(map(client.xlen, queues)))
+        seconds, microseconds = client.time()
+        since = 1000 * seconds + microseconds // 1000
+        (record,) = client.keys("headrace:worker:*")
+        eventually_sync(lambda: int(client.hget(record, "updated")) >= since)
+        assert client.hget(record, "running") == b"0"
     assert _worker.failures == []
 
 
