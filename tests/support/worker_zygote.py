@@ -72,9 +72,16 @@ def _slow(seconds: float, *_: object) -> None:
 
 
 def _fork(job: dict[str, Any]) -> int:
+    told, tell = os.pipe()
     pid = os.fork()
     if pid:
+        _say(pid=pid)
+        os.close(told)
+        os.close(tell)
         return pid
+    os.close(tell)
+    os.read(told, 1)  # until that has been said: what this process says of itself comes after it
+    os.close(told)
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -118,7 +125,6 @@ def main() -> None:
                 pid = _fork(json.loads(line))
                 alive[pid] = os.pidfd_open(pid)
                 watched.register(alive[pid], selectors.EVENT_READ, pid)
-                _say(pid=pid)
 
 
 if __name__ == "__main__":
