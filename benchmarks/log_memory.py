@@ -11,7 +11,9 @@ import random
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import redis
 
 from headrace.clients.protocol import Delta, Done, Keys, Usage, encode_event
@@ -40,11 +42,12 @@ def measure(client: redis.Redis, tokens: int, per_event: int) -> tuple[int, int,
     for seq in range(0, tokens, per_event):
         part = ids[seq : seq + per_event]
         event = Delta(seq, 4 * seq, 1, part, text[4 * seq : 4 * (seq + len(part))])
+        packed: Any = msgpack.packb([(1, seq, len(part), encode_event(event))], use_bin_type=False)
         run(
             client,
             EMIT,
             [state, log, channel],
-            [1, CONSUMER, seq, len(part), encode_event(event), TTL, "PUBLISH"],
+            [CONSUMER, TTL, "PUBLISH", packed],
         )
 
     def usage(key: str) -> int:

@@ -1,4 +1,4 @@
-"""The outbox's calls: what is sent for one request, as it stands, and what its success would mean."""
+"""What the outbox has to say of one request, as it stands, and what its success would mean."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ from .connection import Call
 from .entries import Held
 from .output import Output
 from .results import Ending
-from .scripts import EMIT, FINISH, SETTLE
+from .scripts import FINISH, SETTLE
 from .settings import BrokerSettings, milliseconds
 
 _LONGEST_UNREADABLE = 64 << 10
@@ -17,17 +17,16 @@ _LONGEST_UNREADABLE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One call for one request.
-
-    ``seq`` and ``count`` are the event's tokens before and in it, ``size`` its bytes.
-    """
+    """Of one request: an ``event``, which has ``count`` tokens after ``seq``, or a question how it stands,
+    without an event; or an end or a settlement, which is a ``call``. ``size`` is that of events in it."""
 
     kind: Literal["event", "question", "end", "settlement"]
     held: Held
-    call: Call
     seq: int = 0
     count: int = 0
     size: int = 0
+    event: bytes = b""
+    call: Call | None = None
 
 
 def next_message(settings: BrokerSettings, consumer: str, held: Held, output: Output) -> Message | None:
@@ -38,12 +37,12 @@ def next_message(settings: BrokerSettings, consumer: str, held: Held, output: Ou
     if event is None:
         return None
     data = encode_event(event)
-    return _emit(settings, consumer, "event", held, event.seq, len(event.tokens), data)
+    return Message("event", held, event.seq, len(event.tokens), len(data), data)
 
 
-def question(settings: BrokerSettings, consumer: str, held: Held, output: Output) -> Message:
+def question(held: Held, output: Output) -> Message:
     """Does the claim stand, is it to be cancelled, and is the log as long as it was?"""
-    return _emit(settings, consumer, "question", held, output.logged, 0, b"")
+    return Message("question", held, output.logged)
 
 
 def settlement(settings: BrokerSettings, held: Held) -> Message:
@@ -56,7 +55,7 @@ def settlement(settings: BrokerSettings, held: Held) -> Message:
     if held.request_id is not None and not settings.clustered:
         touched.append(keys.request(held.request_id))
     arguments = [GROUP, held.entry.id, held.dead, held.entry.deliveries, body, settings.dead_letters]
-    return Message("settlement", held, SETTLE.call(touched, arguments))
+    return Message("settlement", held, call=SETTLE.call(touched, arguments))
 
 
 def queue_of(settings: BrokerSettings, held: Held) -> str:
@@ -65,18 +64,12 @@ def queue_of(settings: BrokerSettings, held: Held) -> str:
     return settings.keys.queue(settings.model, PRIORITIES[priority], lane)
 
 
-def _emit(
-    settings: BrokerSettings,
-    consumer: str,
-    kind: Literal["event", "question"],
-    held: Held,
-    seq: int,
-    count: int,
-    data: bytes,
-) -> Message:
-    ttl = milliseconds(settings.request_ttl)
-    arguments = [held.epoch, consumer, seq, count, data, ttl, settings.publish]
-    return Message(kind, held, EMIT.call(_keys(settings, held), arguments), seq, count, len(data))
+def keys_of(settings: BrokerSettings, held: Held) -> list[str]:
+    """Of a claimed request: its hash, its event log and its channel."""
+    if held.request_id is None:
+        raise ValueError("an entry without a request id has no keys")
+    keys = settings.keys
+    return [keys.request(held.request_id), keys.events(held.request_id), keys.channel(held.request_id)]
 
 
 def _end(settings: BrokerSettings, consumer: str, held: Held, output: Output, ending: Ending) -> Message:
@@ -96,16 +89,9 @@ def _end(settings: BrokerSettings, consumer: str, held: Held, output: Output, en
     last = encode_event(done)
     ttl = milliseconds(settings.result_ttl)
     about = [ending.reason, ttl, settings.publish, held.dead]
-    call = FINISH.call(_keys(settings, held), [held.epoch, consumer, total, whole, rest, last, *about])
-    return Message("end", held, call, total, 0, len(whole) + len(rest) + len(last))
+    call = FINISH.call(keys_of(settings, held), [held.epoch, consumer, total, whole, rest, last, *about])
+    return Message("end", held, total, size=len(whole) + len(rest) + len(last), call=call)
 
 
 def _encoded(event: Delta | None) -> bytes:
     return b"" if event is None else encode_event(event)
-
-
-def _keys(settings: BrokerSettings, held: Held) -> list[str]:
-    if held.request_id is None:
-        raise ValueError("an entry without a request id has no keys")
-    keys = settings.keys
-    return [keys.request(held.request_id), keys.events(held.request_id), keys.channel(held.request_id)]

@@ -8,6 +8,7 @@ log are one case: Redis says where the log ends, and the next flush goes on from
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import anyio
 
@@ -17,6 +18,7 @@ from .connection import FAILURES, Backoff, Call, Connection, is_transient
 from .entries import Held, Holdings
 from .messages import Message, next_message, question, settlement
 from .output import Output
+from .parcels import parcels
 from .results import Ending, NewTokens
 from .settings import SERVICE_TTL, BrokerSettings, milliseconds
 
@@ -153,18 +155,16 @@ class Outbox:
             redis.RedisError: the connection failed; everything is to be repeated.
         """
         messages = self._gather()
-        calls: list[Call] = [message.call for message in messages]
-        calls += self._service_calls()
         self._sending = True
         try:
-            replies = await self._connection.batch(calls)
+            answers = await self._send(messages)
         except FAILURES:
             self._doubt_ends()
             raise
         finally:
             self._sending = False
         failure = None
-        for message, reply in zip(messages, replies, strict=False):  # nobody waits for service to be counted
+        for message, reply in answers:
             if isinstance(reply, Exception) and is_transient(reply):
                 failure = reply
             elif isinstance(reply, Exception):
@@ -177,6 +177,25 @@ class Outbox:
         if failure is not None:
             self._doubt_ends()
         return failure
+
+    async def _send(self, messages: list[Message]) -> list[tuple[Message, Any]]:
+        """Each message's reply, which may be an error."""
+        answers: list[tuple[Message, Any]] = []
+        refused: list[Message] = []
+        sent = parcels(self._settings, self._consumer, messages)
+        replies = await self._connection.batch([*(parcel.call for parcel in sent), *self._service_calls()])
+        for parcel, reply in zip(sent, replies, strict=False):  # nobody waits for service to be counted
+            if len(parcel.messages) > 1 and isinstance(reply, Exception) and not is_transient(reply):
+                refused += parcel.messages
+            else:
+                answers += parcel.answers(reply)
+        if refused:
+            # One of them is why. Those before it in its parcel may be written already: they are repetitions.
+            sent = parcels(self._settings, self._consumer, refused, alone=True)
+            replies = await self._connection.batch([parcel.call for parcel in sent])
+            for parcel, reply in zip(sent, replies, strict=True):
+                answers += parcel.answers(reply)
+        return answers
 
     def _settled(self, held: Held, answer: int) -> None:
         if answer >= 0:
@@ -223,7 +242,7 @@ class Outbox:
                 break
         answered_anyway = {message.held for message in messages}
         messages += [
-            question(self._settings, self._consumer, held, held.output)
+            question(held, held.output)
             for held in self._asking
             if held.output is not None and held not in answered_anyway
         ]

@@ -8,6 +8,7 @@ import anyio.to_thread
 import pytest
 import redis
 from counting_worker import (
+    KEYS,
     CountingEngine,
     CountingWorker,
     assert_served,
@@ -103,6 +104,27 @@ async def test_snapshots_that_fail(private_server: RedisServer) -> None:
         await until(lambda: broker.counters.retries["down"] > 2)
         assert state_of(client, "a")["seq"] == "5"
         client.config_set("stop-writes-on-bgsave-error", "no")
+
+
+async def test_a_request_whose_key_is_not_a_log_does_not_harm_those_it_is_sent_with(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    names = [f"r{number}" for number in range(6)]
+    for name in names:
+        enqueue(redis_client, name, max_tokens=40)
+    async with open_broker(settings(redis_url, lease=60)) as broker, anyio.create_task_group() as tasks:
+        worker = CountingWorker(broker, CountingEngine(pause_at=5))
+        tasks.start_soon(worker.serve)
+        await until(lambda: all(state_of(redis_client, name).get("seq") == "5" for name in names))
+        redis_client.set(KEYS.events("r2"), "somebody else's", ex=60)
+        worker.engine.pause_at = None
+        others = [name for name in names if name != "r2"]
+        await until(lambda: all(state_of(redis_client, name)["status"] == "finished" for name in others))
+        await until(lambda: broker.counters.lost_claims == 1)
+        tasks.cancel_scope.cancel()
+    for name in others:
+        assert_served(redis_client, name, 40)
+    assert set(broker.counters.retries) <= {"noscript"}
 
 
 async def test_connections_cut_in_the_middle_of_everything(private_server: RedisServer) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
 import pytest
 import redis
 from counting_worker import KEYS, log_of, state_of
@@ -43,11 +44,12 @@ def emit(
     client: redis.Redis, epoch: int, seq: int, count: int, *, ask: bool = False, worker: str = "w.1"
 ) -> list[Any]:
     event = encode_event(Delta(seq, seq, epoch, list(range(seq, seq + count)), "x" * count))
-    data = b"" if ask else event
-    arguments = [epoch, worker, seq, 0 if ask else count, data, TTL, "PUBLISH"]
-    reply = client.eval(EMIT.text, 3, *NAMES, *arguments)
-    assert isinstance(reply, list)
-    return reply
+    told = (epoch, seq, 0, b"") if ask else (epoch, seq, count, event)
+    reply: Any = client.eval(
+        EMIT.text, 3, *NAMES, worker, TTL, "PUBLISH", msgpack.packb([told], use_bin_type=False)
+    )
+    (answer,) = msgpack.unpackb(reply, raw=True)
+    return answer
 
 
 def finish(client: redis.Redis, epoch: int, total: int, dead: str = "", *, worker: str = "w.1") -> list[Any]:
