@@ -7,6 +7,7 @@ from typing import Final
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 _KEPT: Final = 1 << 30
 """Bytes; more than intermediate results take."""
 
@@ -25,12 +26,14 @@ def _let_threads_sleep() -> None:
 
 def _keep_memory() -> None:
     # The allocator of glibc returns large pieces to the system and gets them anew, page by page, with each
-    # operation: a norm of a thousand rows takes ten times as long.
+    # operation: a norm of a thousand rows takes ten times as long. Only the arena that the main thread begins
+    # with can keep pieces beyond 64 MB; a worker computes in another thread.
     if not sys.platform.startswith("linux") or any(
-        name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+        name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ
     ):
         return
     change = getattr(ctypes.CDLL(None), "mallopt", None)
     if change is not None:  # musl has none
         change(_M_MMAP_THRESHOLD, _KEPT)
         change(_M_TRIM_THRESHOLD, _KEPT)
+        change(_M_ARENA_MAX, 1)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..normalization.torch_rms_norm import inverse_rms
 from .head_norm import HeadNorm
 
 
@@ -16,7 +17,7 @@ def rotate(
     both = torch.cat([query, key], 1).to(dtype)
     if norm is not None:
         weights = [norm.query.expand(heads[0], -1), norm.key.expand(heads[1], -1)]
-        both = torch.rms_norm(both, both.shape[2:], None, norm.eps)
+        both *= inverse_rms(both, norm.eps)
         both *= torch.cat(weights).to(dtype) + norm.offset
     rotated, half = cosine.shape[1], cosine.shape[1] // 2
     cosine, sine = cosine.to(dtype)[:, None], sine.to(dtype)[:, None]

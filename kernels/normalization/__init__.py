@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..dispatch import Implementation, choose
+from .torch_rms_norm import inverse_rms
 
 __all__ = ["rms_norm"]
 
@@ -74,5 +75,5 @@ def rms_norm(
     factor = weight.to(wide.dtype)
     if offset:
         factor = factor + offset
-    normalized = torch.rms_norm(wide, factor.shape, factor, eps).to(x.dtype)
+    normalized = (wide * inverse_rms(wide, eps)).mul_(factor).to(x.dtype)
     return normalized if residual is None else (normalized, x)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 _TYPICAL_ROWS: Final = 16
 """oneDNN's layout depends on the number of rows; this one is good from 1 to some hundreds."""
-_PIECE: Final = 8256
+_PIECE: Final = 32832
 """Columns of the result at a time: FBGEMM adds to them in several passes, between which they should stay in
-the cache, and rows a power of two apart would take each other's places there."""
+the cache, and rows a power of two apart would take each other's places there. Each piece is copied."""
 _EXACT: Final = 2.0**-26
 """What storing a weight may change, over the largest weight of its row: a quarter of float32's rounding."""
 

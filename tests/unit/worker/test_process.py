@@ -20,7 +20,7 @@ def test_they_sleep_unless_told_otherwise(tmp_path: Path, given: str | None, use
 
 
 FAULTS = """
-import resource, sys
+import resource, sys, threading
 if sys.argv[1:]:
     from headrace.worker.process import prepare_process
     prepare_process()
@@ -28,12 +28,17 @@ import torch
 
 def work():
     for _ in range(20):
-        torch.ones(8 << 20).add_(1)  # 32 MiB
+        torch.ones(24 << 20).add_(1)  # 96 MiB
 
-work()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-work()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def count():
+    work()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    work()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+thread = threading.Thread(target=count)  # as the engine has its own
+thread.start()
+thread.join()
 """
 
 
