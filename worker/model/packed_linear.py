@@ -1,8 +1,8 @@
 """A pass over a model on the CPU: linear layers with packed weights.
 
 Decoding multiplies few rows with large matrices, and takes the time that reading those takes. A layer of
-262144 x 640 in float32 took ``F.linear`` 77, 203 and 290 ms for 1, 8 and 32 rows on two cores with AVX2; from
-oneDNN's layout 39, 69 and 130; with float16 widened on the way 21, 41 and 90. Sums are added up in another
+262144 x 640 in float32 took ``F.linear`` 63, 112 and 171 ms for 1, 8 and 32 rows on two cores with AVX2; from
+oneDNN's layout 31, 26 and 62; with float16 widened on the way 12, 17 and 63. Sums are added up in another
 order, so results agree to float32's rounding.
 """
 
