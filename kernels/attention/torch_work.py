@@ -18,7 +18,8 @@ LONGEST_PADDING: Final = 0.25
 with warnings.catch_warnings():
     # With its first such tensor torch warns, once a process, that they are not everything yet.
     warnings.simplefilter("ignore")
-    torch.sparse_csr_tensor([0, 0], [], [], (1, 1), check_invariants=False)
+    _none = torch.zeros(0, dtype=torch.int64, device="cpu")
+    torch.sparse_csr_tensor(_none.new_zeros(2), _none, _none.float(), (1, 1), check_invariants=False)
 
 
 @dataclass(frozen=True, slots=True)
