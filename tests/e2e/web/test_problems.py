@@ -34,6 +34,14 @@ def enter_key(tab: PlaygroundPage, key: str) -> None:
     tab.headers = {"Authorization": f"Bearer {key}"}
 
 
+def answered(tab: PlaygroundPage, key: str) -> PlaygroundPage:
+    """Opened, with that key and a request that has ended."""
+    enter_key(tab.open(), key)
+    tab.send("The wheel", max_tokens=10)
+    tab.wait_for_end()
+    return tab
+
+
 def test_a_key_is_asked_for_and_kept_in_the_tab_only(
     new_tab: NewTab, redis_url: str, tmp_path: Path, keys: dict[str, str], worker: PacedWorker
 ) -> None:
@@ -84,10 +92,7 @@ def test_a_refusal_of_the_key_before_says_nothing_of_the_one_that_has_come(
 ) -> None:
     del worker
     with running_gateway(redis_url, keys_file=tmp_path / "keys.toml") as gateway:
-        tab = new_tab(gateway.url).open()
-        enter_key(tab, keys["plain"])
-        tab.send("The wheel", max_tokens=10)
-        tab.wait_for_end()
+        tab = answered(new_tab(gateway.url), keys["plain"])
         late = new_tab(gateway.url)
         held: list[Route] = []
 
@@ -113,10 +118,7 @@ def test_a_rate_that_is_used_up_says_when_to_try_again(
 ) -> None:
     del worker
     with running_gateway(redis_url, keys_file=tmp_path / "keys.toml") as gateway:
-        tab = new_tab(gateway.url).open()
-        enter_key(tab, keys["slow"])
-        tab.send("The wheel", max_tokens=5)
-        tab.wait_for_end()
+        tab = answered(new_tab(gateway.url), keys["slow"])
         tab.send("The wheel", max_tokens=5)
         expect(tab.page.locator("#problem-action")).to_have_text(re.compile(r"^Try again in \d+ s$"))
         expect(tab.page.locator("#problem-action")).to_be_disabled()
