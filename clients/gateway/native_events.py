@@ -44,9 +44,10 @@ async def native_frames(
 ) -> AsyncGenerator[bytes]:
     """Frames of the events, each with the reader's position; ``error`` if the stream breaks off.
 
-    The first says how soon to come back: a stream that ends without ``done`` is to be continued.
+    The first says how soon to come back: a stream that ends without ``done`` is to be continued. It has no
+    blank line for the reason that ``HEARTBEAT`` has none.
     """
-    yield b"retry: 1000\n\n"
+    yield b"retry: 1000\n"
     items = merged([events], heartbeat, heartbeat, leave)
     try:
         async for item in items:

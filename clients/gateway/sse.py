@@ -13,8 +13,9 @@ from starlette.types import Receive, Scope, Send
 from .api_keys import Caller
 from .slots import StreamSlots
 
-HEARTBEAT: Final = b": alive\n\n"
-"""A comment, which readers pass over and proxies count as traffic."""
+HEARTBEAT: Final = b": alive\n"
+"""A comment, which readers pass over and proxies count as traffic. No blank line: after an event with an id,
+readers that keep the id (httpx-sse, openai) would take it for the end of an event without data."""
 
 
 def compact(value: Any) -> bytes:

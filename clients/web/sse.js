@@ -1,6 +1,6 @@
 // Server-sent events from a fetch body. EventSource would do, but it cannot send an API key.
 
-/** The events of a stream as they come; a comment, which says that the other side is alive, as null. */
+/** The events of a stream as they come; null for what is none, such as a comment: the other side is alive. */
 export async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";
@@ -10,6 +10,7 @@ export async function* eventsOf(body) {
       if (done) return;
       const blocks = (pending + value).split("\n\n");
       pending = blocks.pop();
+      if (!blocks.length) yield null;
       for (const block of blocks) yield parse(block);
     }
   } finally {

@@ -2,15 +2,17 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 
 class CutProxy:
-    """Passes TCP connections on to ``target``, a URL, as long as it is not cut."""
+    """Passes TCP connections on to ``target``, a URL, as long as it is not cut; ``heard`` is told what comes
+    from there, before it is passed on."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, heard: Callable[[bytes], None] | None = None) -> None:
+        self._heard = heard
         parts = urlsplit(target)
         assert parts.hostname is not None
         self._target = (parts.hostname, parts.port)
@@ -60,12 +62,16 @@ class CutProxy:
             outer.settimeout(None)
             with self._lock:
                 self._open |= {inner, outer}
-            for source, sink in ((inner, outer), (outer, inner)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+            for source, sink, heard in ((inner, outer, None), (outer, inner, self._heard)):
+                threading.Thread(target=self._pump, args=(source, sink, heard), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(
+        self, source: socket.socket, sink: socket.socket, heard: Callable[[bytes], None] | None
+    ) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                if heard is not None:
+                    heard(data)
                 sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):

@@ -45,6 +45,7 @@ class FakeWorker:
             retry_on_error=[redis.ConnectionError, redis.TimeoutError],
         )
         self._sent: dict[str, list[Delta]] = {}
+        self._epochs: dict[str, int] = {}
 
     def close(self) -> None:
         self.redis.close()
@@ -73,6 +74,7 @@ class FakeWorker:
         raise AssertionError("no request came")
 
     def claim(self, request_id: str, entry_id: bytes | str = "0-1") -> None:
+        """Take the request; once more, as another worker does when its worker was killed."""
         state = self.keys.request(request_id)
         self._sent.setdefault(request_id, [])
         with self.redis.pipeline() as pipeline:
@@ -83,7 +85,7 @@ class FakeWorker:
             pipeline.hset(state, mapping=claim)
             pipeline.hsetnx(state, "created", now)
             pipeline.expire(state, TTL)
-            pipeline.execute()
+            self._epochs[request_id] = pipeline.execute()[0]
 
     def emit(
         self,
@@ -99,7 +101,8 @@ class FakeWorker:
         sent = self._sent.setdefault(request_id, [])
         seq = sum(len(delta.tokens) for delta in sent)
         pos = sum(len(delta.text) for delta in sent)
-        delta = Delta(seq, pos, 1, [1000 + seq] if tokens is None else tokens, text, logprobs)
+        epoch = self._epochs.get(request_id, 1)
+        delta = Delta(seq, pos, epoch, [1000 + seq] if tokens is None else tokens, text, logprobs)
         sent.append(delta)
         self.send(request_id, delta, log=log, publish=publish)
         return delta
@@ -137,7 +140,8 @@ class FakeWorker:
         """The end: the log is rewritten as one delta and ``done`` (or only ended), and expires."""
         sent = self._sent.setdefault(request_id, [])
         tokens = [token for delta in sent for token in delta.tokens]
-        done = Done(len(tokens), 1, reason, Usage(7, len(tokens), 0), metadata, error)
+        epoch = self._epochs.get(request_id, 1)
+        done = Done(len(tokens), epoch, reason, Usage(7, len(tokens), 0), metadata, error)
         log, state = self.keys.events(request_id), self.keys.request(request_id)
         with self.redis.pipeline() as pipeline:
             if rewrite and tokens:
