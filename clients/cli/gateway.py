@@ -84,8 +84,8 @@ def gateway(
     tokenizer: Annotated[
         list[str] | None,
         typer.Option(
-            help="MODEL=FILE: a model's tokenizer.json, to name tokens in log-probabilities; repeat it for "
-            "more. Needs the package tokenizers.",
+            help="MODEL=FILE: a model's tokenizer.json, for the names and bytes of tokens in "
+            "log-probabilities; repeat it for more. Needs the package tokenizers.",
             envvar="HEADRACE_GATEWAY_TOKENIZERS",
             rich_help_panel=OPERATION,
         ),

@@ -1,7 +1,7 @@
 """One line of a batch, from the request to the line of its result."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from time import time
 from typing import Final
 
@@ -22,7 +22,7 @@ from .completion_format import CompletionFormat
 from .errors import ApiError, api_error_of, invalid
 from .identity import id_for, part_of
 from .intake import Intake, cancel_all
-from .token_names import TokenName
+from .vocabulary import Vocabulary
 
 _ATTEMPTS: Final = 5
 """For what may go better the next time, other than waiting for room and for workers, which has no limit."""
@@ -40,14 +40,14 @@ class LineRunner:
         batch: Batch,
         intake: Intake,
         default_max_tokens: int,
-        token_name: Callable[[str], TokenName],
+        vocabularies: Mapping[str, Vocabulary],
     ) -> None:
         self._batch = batch
         # Batches yield to those who wait, whatever their key may do.
         self._caller = Caller("batch", batch.tenant, "low", admin=False)
         self._intake = intake
         self._default_max_tokens = default_max_tokens
-        self._token_name = token_name
+        self._vocabularies = vocabularies
         self._running: set[AsyncHandle] = set()
         self._cancelled = False
 
@@ -69,8 +69,8 @@ class LineRunner:
             results = await self._results(line_id, body.model, asks)
             if self._cancelled and any(result.finish_reason == "cancelled" for result in results):
                 return None
-            name = self._token_name(body.model)
-            form = ChatFormat(name) if parsed.url == CHAT else CompletionFormat(name)
+            vocabulary = self._vocabularies.get(body.model)
+            form = ChatFormat(vocabulary) if parsed.url == CHAT else CompletionFormat(vocabulary)
             whole = Completion(line_id, body.model, int(time()), form, body.n or 1).whole(results)
             return True, answered(line_id, custom_id, line_id, whole)
         except (ApiError, HeadraceError, RequestError) as error:

@@ -1,11 +1,13 @@
 """OpenAI's chat completions, as objects and as chunks."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..protocol import Delta, FinishReason, TokenLogprobs
+from ..protocol import FinishReason
 from ..result import Result
 from .json_values import finite
-from .token_names import TokenName
+from .placement import PlacedToken
+from .vocabulary import Vocabulary, name_of
 
 
 class ChatFormat:
@@ -14,38 +16,49 @@ class ChatFormat:
     whole: ClassVar[str] = "chat.completion"
     chunk: ClassVar[str] = "chat.completion.chunk"
 
-    def __init__(self, name: TokenName) -> None:
-        self._name = name
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        self.vocabulary = vocabulary
 
-    def choice(self, index: int, result: Result) -> dict[str, Any]:
+    def choice(self, index: int, result: Result, placed: Sequence[PlacedToken] | None) -> dict[str, Any]:
         return {
             "index": index,
             "message": {"role": "assistant", "content": result.text, "refusal": None},
-            "logprobs": self._logprobs(result.tokens, result.logprobs),
+            "logprobs": self._logprobs(placed),
             "finish_reason": result.finish_reason,
         }
 
     def opening(self, index: int) -> dict[str, Any]:
         return _chunk(index, {"role": "assistant", "content": ""})
 
-    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
-        return _chunk(index, {"content": delta.text}, self._logprobs(delta.tokens, delta.logprobs))
+    def piece(self, index: int, text: str, placed: Sequence[PlacedToken] | None) -> dict[str, Any]:
+        return _chunk(index, {"content": text}, self._logprobs(placed))
 
     def ending(self, index: int, reason: FinishReason) -> dict[str, Any]:
         return _chunk(index, {}, None, reason)
 
-    def _logprobs(self, tokens: list[int], items: list[TokenLogprobs] | None) -> dict[str, Any] | None:
-        if items is None:
+    def _logprobs(self, placed: Sequence[PlacedToken] | None) -> dict[str, Any] | None:
+        if placed is None:
             return None
         content = [
-            {**self._named(token, own), "top_logprobs": [self._named(*pair) for pair in top]}
-            for token, (own, top) in zip(tokens, items, strict=False)
+            {
+                **self._named(item.token, item.logprob, item.data),
+                "top_logprobs": [
+                    self._named(token, logprob, self._data(token)) for token, logprob in item.top
+                ],
+            }
+            for item in placed
         ]
         return {"content": content, "refusal": None}
 
-    def _named(self, token: int, logprob: float) -> dict[str, Any]:
-        name = self._name(token)
-        return {"token": name, "logprob": finite(logprob), "bytes": list(name.encode())}
+    def _named(self, token: int, logprob: float, data: bytes | None) -> dict[str, Any]:
+        return {
+            "token": name_of(self.vocabulary, token),
+            "logprob": finite(logprob),
+            "bytes": None if data is None else list(data),
+        }
+
+    def _data(self, token: int) -> bytes | None:
+        return None if self.vocabulary is None else self.vocabulary.token(token).data
 
 
 def _chunk(

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from ..async_client import AsyncHandle
 from ..protocol import Delta, Done, Event, FinishReason, Usage
 from ..result import Result
+from ..transcript import Transcript
 from .errors import api_error_of, expired, worker_error
 from .merging import merged
+from .placement import PlacedToken, Placement
 from .positions import Position
 from .sse import HEARTBEAT, compact, frame
+from .vocabulary import Vocabulary
 
 _STATUS_WAIT = 2.0
 """Seconds that a stream's status is held back for a request that is refused at once."""
@@ -23,9 +26,11 @@ class Format(Protocol):
     whole: ClassVar[str]
     chunk: ClassVar[str]
 
-    def choice(self, index: int, result: Result) -> dict[str, Any]: ...
+    @property
+    def vocabulary(self) -> Vocabulary | None: ...
+    def choice(self, index: int, result: Result, placed: Sequence[PlacedToken] | None) -> dict[str, Any]: ...
     def opening(self, index: int) -> dict[str, Any] | None: ...
-    def piece(self, index: int, delta: Delta) -> dict[str, Any]: ...
+    def piece(self, index: int, text: str, placed: Sequence[PlacedToken] | None) -> dict[str, Any]: ...
     def ending(self, index: int, reason: FinishReason) -> dict[str, Any]: ...
 
 
@@ -50,7 +55,7 @@ class Completion:
         for index, result in enumerate(results):
             _raise_failure(result.finish_reason, result)
             self._usages[index] = result.usage
-        choices = [self.format.choice(index, result) for index, result in enumerate(results)]
+        choices = [self._choice(index, result) for index, result in enumerate(results)]
         return self._object(self.format.whole, choices) | {"usage": self._usage()}
 
     async def stream(
@@ -62,11 +67,16 @@ class Completion:
     ) -> AsyncGenerator[bytes]:
         """Frames of the chunks, each with the reader's position where there is one choice only.
 
+        Sources begin at the beginning, also for a reader who comes back: which tokens came with the text that
+        it has follows from all of them.
+
         Raises:
             ApiError, HeadraceError: before the first frame only; a later failure is a frame.
         """
         started = False
         open_choices = set(range(len(sources)))
+        placements = [Placement(self.format.vocabulary) for _ in sources]
+        readers = [Transcript(position.tokens, position.characters) for _ in sources]
         events = merged(sources, min(heartbeat, _STATUS_WAIT), heartbeat, leave)
         try:
             async for item in events:
@@ -79,8 +89,13 @@ class Completion:
                     _raise_failure(event.finish_reason, event)
                     open_choices.discard(index)
                     self._usages[index] = event.usage
-                position.advance(event)
-                bodies = self._chunks(index, event)
+                else:
+                    placements[index].take(_head(event, readers[index]))
+                new = readers[index].take(event)
+                if new is None:
+                    continue
+                position.advance(new)
+                bodies = self._chunks(index, new, placements[index])
                 for number, body in enumerate(bodies, 1):
                     # Only the last chunk of an event has all of it, and only the last frame is the end.
                     complete = len(sources) == 1 and number == len(bodies) and not position.ended
@@ -98,15 +113,27 @@ class Completion:
         finally:
             await events.aclose()
 
-    def _chunks(self, index: int, event: Event) -> list[bytes]:
+    def _choice(self, index: int, result: Result) -> dict[str, Any]:
+        if result.logprobs is None:
+            return self.format.choice(index, result, None)
+        placement = Placement(self.format.vocabulary)
+        everything = Delta(0, 0, 0, result.tokens, result.text, result.logprobs)
+        return self.format.choice(index, result, placement.take(everything) + placement.end())
+
+    def _chunks(self, index: int, event: Event, placement: Placement) -> list[bytes]:
         choices: list[dict[str, Any] | None]
         if isinstance(event, Done):
-            choices = [self._opening(index, event.seq == 0), self.format.ending(index, event.finish_reason)]
+            rest = placement.end()
+            choices = [
+                self._opening(index, event.seq == 0),
+                self.format.piece(index, "", rest) if rest else None,
+                self.format.ending(index, event.finish_reason),
+            ]
         else:
-            speaks = event.text or event.logprobs
+            placed = placement.take(event) or None
             choices = [
                 self._opening(index, event.seq == 0 and event.pos == 0),
-                self.format.piece(index, event) if speaks else None,
+                self.format.piece(index, event.text, placed) if event.text or placed else None,
             ]
         usage = {"usage": None} if self.include_usage else {}
         chunks = [self._object(self.format.chunk, [choice]) for choice in choices if choice is not None]
@@ -140,6 +167,17 @@ async def results_of(handles: Sequence[AsyncHandle], leave: asyncio.Future[None]
     finally:
         every.cancel()
         await asyncio.gather(every, return_exceptions=True)
+
+
+def _head(delta: Delta, reader: Transcript) -> Delta:
+    """The part of ``delta`` that the reader has."""
+    tokens = max(reader.tokens - delta.seq, 0)
+    return replace(
+        delta,
+        tokens=delta.tokens[:tokens],
+        text=delta.text[: max(reader.characters - delta.pos, 0)],
+        logprobs=None if delta.logprobs is None else delta.logprobs[:tokens],
+    )
 
 
 def _raise_failure(reason: FinishReason, ended: Result | Done) -> None:

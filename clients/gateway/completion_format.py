@@ -1,12 +1,13 @@
 """OpenAI's text completions, as objects and as chunks."""
 
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..protocol import Delta, FinishReason, TokenLogprobs
+from ..protocol import FinishReason
 from ..result import Result
-from .json_values import finite_logprobs
-from .token_names import TokenName
+from .json_values import finite
+from .placement import PlacedToken
+from .vocabulary import Vocabulary, name_of
 
 
 class CompletionFormat:
@@ -15,36 +16,39 @@ class CompletionFormat:
     whole: ClassVar[str] = "text_completion"
     chunk: ClassVar[str] = "text_completion"
 
-    def __init__(self, name: TokenName) -> None:
-        self._name = name
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        self.vocabulary = vocabulary
 
-    def choice(self, index: int, result: Result) -> dict[str, Any]:
-        logprobs = self._logprobs(result.tokens, result.logprobs, 0)
-        return _choice(index, result.text, logprobs, result.finish_reason)
+    def choice(self, index: int, result: Result, placed: Sequence[PlacedToken] | None) -> dict[str, Any]:
+        return _choice(index, result.text, self._logprobs(placed), result.finish_reason)
 
     def opening(self, index: int) -> None:
         del index
 
-    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
-        return _choice(index, delta.text, self._logprobs(delta.tokens, delta.logprobs, delta.pos))
+    def piece(self, index: int, text: str, placed: Sequence[PlacedToken] | None) -> dict[str, Any]:
+        return _choice(index, text, self._logprobs(placed))
 
     def ending(self, index: int, reason: FinishReason) -> dict[str, Any]:
         return _choice(index, "", None, reason)
 
-    def _logprobs(
-        self, tokens: list[int], items: list[TokenLogprobs] | None, offset: int
-    ) -> dict[str, Any] | None:
-        items = finite_logprobs(items)
-        if items is None:
+    def _logprobs(self, placed: Sequence[PlacedToken] | None) -> dict[str, Any] | None:
+        if placed is None:
             return None
-        names = [self._name(token) for token in tokens]
-        offsets = list(accumulate(map(len, names[:-1]), initial=offset)) if names else []
+        offsets = [item.start for item in placed if item.start is not None]
         return {
-            "tokens": names,
-            "token_logprobs": [own for own, _ in items],
-            "top_logprobs": [{self._name(token): value for token, value in top} for _, top in items],
-            "text_offset": offsets,
+            "tokens": [name_of(self.vocabulary, item.token) for item in placed],
+            "token_logprobs": [finite(item.logprob) for item in placed],
+            "top_logprobs": [self._top(item.top) for item in placed],
+            # Without a vocabulary nobody knows them, and the field is optional.
+            **({} if len(offsets) < len(placed) else {"text_offset": offsets}),
         }
+
+    def _top(self, top: list[tuple[int, float]]) -> dict[str, float]:
+        """By name; of tokens that are written alike, such as a letter and its byte, the likeliest."""
+        named: dict[str, float] = {}
+        for token, logprob in top:
+            named.setdefault(name_of(self.vocabulary, token), finite(logprob))
+        return named
 
 
 def _choice(

@@ -12,13 +12,16 @@ from .slots import StreamSlots
 
 
 async def counted(
-    events: AsyncGenerator[Event], metrics: Metrics, submitted: float | None
+    events: AsyncGenerator[Event], metrics: Metrics, submitted: float | None, had: int = 0
 ) -> AsyncGenerator[Event]:
-    """``events``, counted; ``submitted`` (monotonic) where the time to the first token is worth knowing."""
+    """``events``, counted; ``submitted`` (monotonic) where the time to the first token is worth knowing.
+
+    ``had``: tokens that the reader got before, and that are not delivered again.
+    """
     try:
         async for event in events:
             if isinstance(event, Delta):
-                metrics.delivered_tokens.inc(len(event.tokens))
+                metrics.delivered_tokens.inc(len(event.tokens[max(had - event.seq, 0) :]))
                 if submitted is not None and event.seq == 0:
                     metrics.first_token(monotonic() - submitted)
                     submitted = None

@@ -1,6 +1,6 @@
 """One gateway: what its routes work with. Nothing in it would be missed after a restart."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
@@ -17,7 +17,7 @@ from .metrics import Metrics
 from .settings import GatewaySettings
 from .slots import StreamSlots
 from .system_view import SystemWatcher
-from .token_names import TokenName, by_id, load_names
+from .vocabulary import Vocabulary, load_vocabularies
 from .webhooks import Webhooks
 
 
@@ -36,8 +36,8 @@ class Gateway:
     batch_store: BatchStore
     batches: Batches
     system: SystemWatcher
-    token_name: Callable[[str], TokenName]
-    """How a model's tokens are called."""
+    vocabularies: Mapping[str, Vocabulary]
+    """Of the models whose tokenizer is known."""
 
 
 def make_gateway(settings: GatewaySettings) -> Gateway:
@@ -53,11 +53,7 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
         queue_limit=settings.queue_limit,
         patience=settings.patience,
     )
-    names = load_names(dict(settings.tokenizers))
-
-    def token_name(model: str) -> TokenName:
-        return names.get(model, by_id)
-
+    vocabularies = load_vocabularies(dict(settings.tokenizers))
     fleet = Fleet(client.connection, client.keys)
     intake = Intake(settings, client, fleet)
     slots = StreamSlots(settings.max_streams)
@@ -66,7 +62,7 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
     batch_store = BatchStore(settings, client.connection, files)
 
     def line_runner(batch: Batch) -> LineRunner:
-        return LineRunner(batch, intake, settings.default_max_tokens, token_name)
+        return LineRunner(batch, intake, settings.default_max_tokens, vocabularies)
 
     return Gateway(
         settings=settings,
@@ -81,7 +77,7 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
         batch_store=batch_store,
         batches=Batches(settings, client.connection, files, batch_store, line_runner, metrics),
         system=SystemWatcher(client, fleet, slots),
-        token_name=token_name,
+        vocabularies=vocabularies,
     )
 
 

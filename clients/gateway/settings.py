@@ -19,7 +19,7 @@ class GatewaySettings:
     models: tuple[str, ...] = ()
     """Served names that are known although no worker is alive: jobs for them are accepted and wait."""
     tokenizers: tuple[tuple[str, Path], ...] = ()
-    """Served names and their ``tokenizer.json``, to name tokens in log-probabilities."""
+    """Served names and their ``tokenizer.json``, for the names and bytes of tokens in log-probabilities."""
     queue_limit: int = DEFAULT_QUEUE_LIMIT
     """Requests that a model's queues may hold before further ones are refused."""
     cors_origins: tuple[str, ...] = ()

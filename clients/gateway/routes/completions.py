@@ -32,7 +32,9 @@ router = APIRouter(tags=["OpenAI"])
 @router.post("/v1/chat/completions", responses=COMPLETION_ANSWERS, summary="Continue a chat")
 async def chat(request: Request, body: ChatBody, caller: CallerDep, gateway: GatewayDep) -> Response:
     asks = [chat_ask(body, gateway.settings.default_max_tokens)]
-    return await _answer(request, gateway, caller, body, asks, ChatFormat(gateway.token_name(body.model)))
+    return await _answer(
+        request, gateway, caller, body, asks, ChatFormat(gateway.vocabularies.get(body.model))
+    )
 
 
 @router.post("/v1/completions", responses=COMPLETION_ANSWERS, summary="Continue a text")
@@ -41,7 +43,7 @@ async def complete(
 ) -> Response:
     asks = completion_asks(body)
     return await _answer(
-        request, gateway, caller, body, asks, CompletionFormat(gateway.token_name(body.model))
+        request, gateway, caller, body, asks, CompletionFormat(gateway.vocabularies.get(body.model))
     )
 
 

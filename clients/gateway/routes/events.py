@@ -52,12 +52,12 @@ async def follow(
     heartbeat = gateway.settings.heartbeat
 
     def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
-        events = handle.events(seq=position.tokens, pos=position.characters)
-        source = counted(events, gateway.metrics, None)
         if format == "native":
-            return native_frames(source, position, heartbeat, leave)
+            events = handle.events(seq=position.tokens, pos=position.characters)
+            return native_frames(counted(events, gateway.metrics, None), position, heartbeat, leave)
+        source = counted(handle.events(), gateway.metrics, None, position.tokens)
         model = handle.model or ""
-        form = (ChatFormat if format == "chat" else CompletionFormat)(gateway.token_name(model))
+        form = (ChatFormat if format == "chat" else CompletionFormat)(gateway.vocabularies.get(model))
         completion = Completion(request_id, model, (status.timings.created or 0) // 1000, form)
         return completion.stream([source], position, heartbeat, leave)
 

@@ -86,6 +86,7 @@ class TestChat:
         assert logprobs.content is not None
         assert len(logprobs.content) == 3
         assert [item.token for item in logprobs.content][:2] == ["token_id:1000", "token_id:1001"]
+        assert [item.bytes for item in logprobs.content] == [None] * 3
         assert logprobs.content[0].logprob == -0.25
         assert [top.logprob for top in logprobs.content[0].top_logprobs] == [-0.25, -1.25]
         chunks = client.chat.completions.create(model="m", messages=CHAT, logprobs=True, stream=True)
@@ -139,7 +140,7 @@ class TestCompletions:
         assert logprobs is not None
         assert logprobs.token_logprobs == [-0.25, -0.25]
         assert logprobs.tokens == ["token_id:1000", "token_id:1001"]
-        assert logprobs.text_offset == [0, 13]
+        assert logprobs.text_offset is None, "nobody knows the vocabulary"
 
 
 @pytest.mark.usefixtures("model")

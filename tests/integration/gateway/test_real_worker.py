@@ -60,6 +60,25 @@ def test_logprobs_name_the_tokens_of_the_text(client: openai.OpenAI) -> None:
         assert item.top_logprobs[0].token == item.token, "greedy"
 
 
+def test_logprobs_add_up_to_the_text_whole_and_streamed(client: openai.OpenAI) -> None:
+    text = ask(client, max_tokens=40).choices[0].message.content
+    fields = {"logprobs": True, "top_logprobs": 2, "max_tokens": 40, "stop": [text[12:15]]}
+    (whole,) = ask(client, **fields).choices
+    items = whole.logprobs.content
+    joined = b"".join(bytes(item.bytes) for item in items)
+    assert joined.decode("utf-8", "replace") == whole.message.content == text[: text.index(text[12:15])]
+    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **fields)]
+    assert [item for chunk in chunks if chunk.logprobs for item in chunk.logprobs.content] == items
+    legacy = {"model": "tiny", "prompt": "the mill", "temperature": 0, "max_tokens": 40, "logprobs": 2}
+    (answer,) = client.completions.create(**legacy).choices
+    pieces = [chunk.choices[0] for chunk in client.completions.create(**legacy, stream=True)]
+    offsets = [offset for piece in pieces if piece.logprobs for offset in piece.logprobs.text_offset]
+    assert offsets == answer.logprobs.text_offset
+    for token, offset in zip(answer.logprobs.tokens, offsets, strict=True):
+        if not token.startswith(("bytes:", "<")):
+            assert answer.text.startswith(token, offset)
+
+
 def test_seeds_decide_and_choices_differ(client: openai.OpenAI) -> None:
     first, second = (ask(client, temperature=2, seed=3, n=2) for _ in range(2))
     texts = [choice.message.content for choice in first.choices]

@@ -15,10 +15,11 @@ from headrace.clients.gateway.completion_format import CompletionFormat
 from headrace.clients.gateway.errors import ApiError
 from headrace.clients.gateway.json_values import plain
 from headrace.clients.gateway.merging import merged
+from headrace.clients.gateway.placement import PlacedToken
 from headrace.clients.gateway.positions import Position
 from headrace.clients.gateway.settings import GatewaySettings
 from headrace.clients.gateway.sse import compact, frame
-from headrace.clients.gateway.token_names import by_id, load_names
+from headrace.clients.gateway.vocabulary import load_vocabularies, name_of
 from headrace.clients.protocol import Delta, Done, Event, Usage
 
 JSON = st.recursive(
@@ -50,9 +51,9 @@ def test_frames_carry_any_metadata_in_one_line_of_strict_json(value: object) -> 
 
 
 def test_impossible_tokens_have_a_number_for_a_logprob() -> None:
-    delta = Delta(0, 0, 1, [1, 2], "ab", [(-inf, [(3, nan)]), (-0.5, [])])
-    for form in (ChatFormat(by_id), CompletionFormat(by_id)):
-        text = json.dumps(form.piece(0, delta))
+    placed = [PlacedToken(1, -inf, [(3, nan)]), PlacedToken(2, -0.5, [])]
+    for form in (ChatFormat(None), CompletionFormat(None)):
+        text = json.dumps(form.piece(0, "ab", placed))
         assert "Infinity" not in text
         assert "NaN" not in text
         assert "-9999.0" in text
@@ -63,11 +64,12 @@ def test_tokens_are_named_by_the_models_vocabulary(tmp_path: Path) -> None:
 
     path = tmp_path / "tokenizer.json"
     Tokenizer(models.WordLevel({"mill": 0, "race": 1}, unk_token="mill")).save(str(path))  # noqa: S106
-    names = load_names({"m": path})
-    assert [names["m"](token) for token in (0, 1, 99)] == ["mill", "race", "token_id:99"]
+    vocabulary = load_vocabularies({"m": path})["m"]
+    assert [name_of(vocabulary, token) for token in (0, 1, 99)] == [" mill", " race", "token_id:99"]
+    assert [name_of(None, token) for token in (0, 1)] == ["token_id:0", "token_id:1"]
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json"):
-        load_names({"m": path})
+        load_vocabularies({"m": path})
 
 
 async def events_of(pieces: list[str]) -> AsyncGenerator[Event]:
