@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from . import error_responses
+from .farewell import Farewell
 from .gateway import make_gateway
 from .guard import Guard
 from .observation import Observation
@@ -60,6 +61,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     app.router.routes.extend(page_routes(web_folder()))
     # The last one added is the outermost.
     app.add_middleware(Guard, gateway=gateway)
+    app.add_middleware(Farewell, answers=gateway.answers)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -44,6 +44,8 @@ class Completion:
     format: Format
     choices_per_prompt: int = 1
     include_usage: bool = False
+    ended: set[int] = field(default_factory=set[int])
+    """Choices whose request was seen to end."""
     _usages: dict[int, Usage] = field(default_factory=dict[int, Usage])
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
@@ -74,7 +76,6 @@ class Completion:
             ApiError, HeadraceError: before the first frame only; a later failure is a frame.
         """
         started = False
-        open_choices = set(range(len(sources)))
         placements = [Placement(self.format.vocabulary) for _ in sources]
         readers = [Transcript(position.tokens, position.characters) for _ in sources]
         events = merged(sources, min(heartbeat, _STATUS_WAIT), heartbeat, leave)
@@ -86,8 +87,8 @@ class Completion:
                     continue
                 index, event = item
                 if isinstance(event, Done):
+                    self.ended.add(index)
                     _raise_failure(event.finish_reason, event)
-                    open_choices.discard(index)
                     self._usages[index] = event.usage
                 else:
                     placements[index].take(_head(event, readers[index]))
@@ -101,7 +102,7 @@ class Completion:
                     complete = len(sources) == 1 and number == len(bodies) and not position.ended
                     yield frame(body, event_id=str(position) if complete else None)
                     started = True
-            if not open_choices:
+            if len(self.ended) == len(sources):
                 if self.include_usage:
                     yield frame(compact(self._object(self.format.chunk, []) | {"usage": self._usage()}))
                 yield frame(b"[DONE]", event_id=str(position) if len(sources) == 1 else None)

@@ -1,14 +1,21 @@
 """What all streams share: counting what readers get, and ending a request whose reader has gone."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from time import monotonic
+from typing import Final
+
+import anyio
 
 from ..async_client import AsyncHandle
+from ..errors import HeadraceError
 from ..protocol import Delta, Event
+from .completion import Completion
 from .intake import cancel_all
 from .metrics import Metrics
-from .slots import StreamSlots
+
+_ABANDON_WITHIN: Final = 3.0
+"""Seconds; shorter than what is left after the grace when the gateway stops."""
 
 
 async def counted(
@@ -31,18 +38,18 @@ async def counted(
 
 
 async def cancelling(
-    frames: AsyncGenerator[bytes],
-    handles: Sequence[AsyncHandle],
-    leave: asyncio.Future[None],
-    slots: StreamSlots,
+    frames: AsyncGenerator[bytes], completion: Completion, handles: Sequence[AsyncHandle]
 ) -> AsyncGenerator[bytes]:
-    """``frames``; if the reader leaves before their end, the requests are cancelled."""
-    ended = False
+    """``frames``; those of ``completion``'s requests that have not ended with them are cancelled."""
     try:
         async for data in frames:
             yield data
-        ended = not leave.done()
     finally:
         await frames.aclose()
-        if not ended and not slots.draining:
-            await cancel_all(handles)
+        await abandon([handle for index, handle in enumerate(handles) if index not in completion.ended])
+
+
+async def abandon(handles: Sequence[AsyncHandle]) -> None:
+    """Cancel requests that nobody waits for any more, as far as Redis answers soon."""
+    with suppress(HeadraceError), anyio.move_on_after(_ABANDON_WITHIN):
+        await cancel_all(handles)

@@ -96,6 +96,11 @@ def no_worker(model: str) -> ApiError:
     return unavailable(f"No worker is alive for the model {model!r}.", "no_worker", 10)
 
 
+def stopping() -> ApiError:
+    """What whoever is cut off at the end of the grace is told."""
+    return unavailable("The gateway stopped before the answer was complete.", "gateway_stopping", 1)
+
+
 def worker_error(error: ErrorInfo | None) -> ApiError:
     """What a request that ended with ``error`` is answered with."""
     if error is None:

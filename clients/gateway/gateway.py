@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from starlette.requests import HTTPConnection
 
 from ..async_client import AsyncClient
+from .answers import Answers
 from .api_keys import KeyRing
 from .batch_runner import LineRunner
 from .batch_store import Batch, BatchStore
@@ -30,6 +31,7 @@ class Gateway:
     fleet: Fleet
     intake: Intake
     slots: StreamSlots
+    answers: Answers
     metrics: Metrics
     webhooks: Webhooks
     files: Files
@@ -71,6 +73,7 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
         fleet=fleet,
         intake=intake,
         slots=slots,
+        answers=Answers(),
         metrics=metrics,
         webhooks=Webhooks(settings, client, metrics),
         files=files,

@@ -57,7 +57,8 @@ class SamplingBody(BaseModel):
     deadline: int | None = Field(default=None, ge=0, le=_INT64)
     """Unix time in milliseconds after which the answer is of no use."""
     cancel_on_disconnect: bool | None = None
-    """Stop when the connection is lost. Otherwise the request goes on and can be followed again by its id."""
+    """Stop when the connection is lost, which is the default unless there is an Idempotency-Key to come back
+    with. Otherwise the request goes on and can be followed again by its id."""
 
 
 def sampling_fields(body: SamplingBody, max_tokens: int) -> RequestFields:

@@ -1,11 +1,13 @@
 """Runs a gateway: the listening socket, the signals, the end that costs no stream a token."""
 
+import asyncio
 import logging
 import signal
 import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from math import ceil
 from types import FrameType
 from typing import Literal
 
@@ -19,12 +21,18 @@ from .settings import GatewaySettings
 _BACKLOG = 2048
 _PINGS = 20.0
 """Seconds between pings on a WebSocket."""
+_FAREWELL = 5
+"""Seconds after the grace to tell clients, and the queue, that their answers end."""
 
 log = logging.getLogger(__name__)
 
 
 class GatewayServer(uvicorn.Server):
-    """Stops like uvicorn, but asks followers of streams to come back elsewhere first."""
+    """Stops like uvicorn, but asks readers who can come back elsewhere to do so first, and tells those who
+    cannot and outlast the grace that their answer is not complete.
+
+    A second signal ends the grace.
+    """
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
@@ -44,10 +52,22 @@ class GatewayServer(uvicorn.Server):
                 signal.signal(sig, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if not self.should_exit:
-            log.info("%s: taking no more requests, finishing answers", signal.Signals(sig).name)
-            self.gateway.slots.end_all()
+        name = signal.Signals(sig).name
+        if self.should_exit:
+            log.info("%s again: ending the answers under way", name)
+            self.gateway.answers.cut()
+            return
+        log.info("%s: taking no more requests, finishing answers", name)
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.gateway.slots.drain()
+        grace = self.gateway.settings.drain_grace
+        end = asyncio.get_running_loop().call_later(grace, self.gateway.answers.cut)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            end.cancel()
 
 
 def make_server(settings: GatewaySettings) -> GatewayServer:
@@ -63,7 +83,7 @@ def make_server(settings: GatewaySettings) -> GatewayServer:
         server_header=False,
         ws_ping_interval=_PINGS,
         ws_max_size=settings.max_body,
-        timeout_graceful_shutdown=int(settings.drain_grace) or 1,
+        timeout_graceful_shutdown=ceil(settings.drain_grace) + _FAREWELL,
     )
     return GatewayServer(config, app.state.gateway)
 

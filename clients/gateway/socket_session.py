@@ -75,7 +75,7 @@ class SocketSession:
     async def run(self) -> None:
         try:
             caller = await self._authorize()
-            with self._gateway.slots.take(caller) as leave:
+            with self._gateway.slots.take(caller, resumable=True) as leave:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._receive, caller, tasks)
                     await leave
@@ -146,7 +146,7 @@ class SocketSession:
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
         heartbeat = self._gateway.settings.heartbeat
-        with self._gateway.slots.take(caller) as leave:
+        with self._gateway.slots.take(caller, resumable=True) as leave:
             task_status.started()
             try:
                 events = handle.events(seq=position.tokens, pos=position.characters)

@@ -45,6 +45,9 @@ class SseResponse(Response):
 
     A reader who takes nothing for ``write_timeout`` seconds is left: what is sent waits in one buffer of the
     connection, and no next frame is made meanwhile.
+
+    ``farewell``: a last frame for a reader who cannot come back and is cut off; those without one can, and
+    are sent away as soon as the gateway stops.
     """
 
     media_type = "text/event-stream"
@@ -56,6 +59,7 @@ class SseResponse(Response):
         caller: Caller,
         write_timeout: float,
         headers: dict[str, str] | None = None,
+        farewell: bytes | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -67,18 +71,27 @@ class SseResponse(Response):
         self._slots = slots
         self._caller = caller
         self._write_timeout = write_timeout
+        self._farewell = farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        with self._slots.take(self._caller) as leave, watch(receive, leave):
+        place = self._slots.take(self._caller, resumable=self._farewell is None)
+        with place as leave, watch(receive, leave):
             frames = self._frames(leave)
+            begun = False
             try:
                 first = await anext(frames, b"")
+                begun = True
                 await send(start)
                 await self._body(send, first, more=True)
                 async for data in frames:
                     await self._body(send, data, more=True)
                 await self._body(send, b"", more=False)
+            except asyncio.CancelledError:
+                if not begun or self._farewell is None:
+                    raise
+                _uncancel()
+                await self._body(send, self._farewell, more=False)
             finally:
                 await frames.aclose()
 
@@ -88,6 +101,12 @@ class SseResponse(Response):
                 await send({"type": "http.response.body", "body": data, "more_body": more})
         except TimeoutError:
             raise ReaderStalled from None
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
 
 
 @contextmanager

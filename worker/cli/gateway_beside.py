@@ -40,6 +40,5 @@ def gateway_beside(
         try:
             yield f"http://{_LOOPBACK}:{listener.getsockname()[1]}"
         finally:
-            server.gateway.slots.end_all()
             server.should_exit = True
             thread.join()

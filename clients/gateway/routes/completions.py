@@ -16,17 +16,19 @@ from ..chat_format import ChatFormat
 from ..completion import Completion, Format, results_of
 from ..completion_body import CompletionBody, completion_asks
 from ..completion_format import CompletionFormat
-from ..delivery import cancelling, counted
-from ..errors import invalid
+from ..delivery import abandon, cancelling, counted
+from ..errors import invalid, stopping
 from ..gateway import Gateway
-from ..intake import cancel_all
 from ..positions import Position
 from ..sampling_body import SamplingBody
-from ..sse import SseResponse, watch
+from ..sse import SseResponse, compact, frame, watch
 from .idempotency import idempotency_key
 from .schemas import COMPLETION_ANSWERS
 
 router = APIRouter(tags=["OpenAI"])
+
+CLIENT_GONE = 499
+"""As nginx logs it; nobody reads the answer."""
 
 
 @router.post("/v1/chat/completions", responses=COMPLETION_ANSWERS, summary="Continue a chat")
@@ -59,24 +61,29 @@ async def _answer(
         gateway.slots.check(caller)
     await gateway.intake.admit(caller, body.model, wanted)
     started = monotonic()
-    handles = await gateway.intake.submit(
-        caller, wanted, key=await idempotency_key(request), trace=request.state.trace
-    )
+    key = await idempotency_key(request)
+    handles = await gateway.intake.submit(caller, wanted, key=key, trace=request.state.trace)
     request.state.request_id = handles[0].id
     gateway.metrics.submitted.labels(body.model).inc(len(handles))
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     completion = Completion(handles[0].id, body.model, int(time()), form, n, usage)
-    cancels = bool(body.cancel_on_disconnect)
+    # Without a key to ask again with, nobody comes back for the answer.
+    cancels = key is None if body.cancel_on_disconnect is None else body.cancel_on_disconnect
     if not body.stream:
         return await _whole(request, completion, handles, cancels=cancels)
 
     def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
         sources = [counted(handle.events(), gateway.metrics, started) for handle in handles]
         stream = completion.stream(sources, Position(), gateway.settings.heartbeat, leave)
-        return cancelling(stream, handles, leave, gateway.slots) if cancels else stream
+        return cancelling(stream, completion, handles) if cancels else stream
 
     return SseResponse(
-        frames, gateway.slots, caller, gateway.settings.write_timeout, {"x-headrace-request": handles[0].id}
+        frames,
+        gateway.slots,
+        caller,
+        gateway.settings.write_timeout,
+        {"x-headrace-request": handles[0].id},
+        farewell=frame(compact(stopping().body)),
     )
 
 
@@ -87,10 +94,13 @@ async def _whole(
     *,
     cancels: bool,
 ) -> Response:
-    with watch(request.receive) as leave:
-        results = await results_of(handles, leave)
+    results = None
+    try:
+        with watch(request.receive) as leave:
+            results = await results_of(handles, leave)
+    finally:
+        if results is None and cancels:
+            await abandon(handles)
     if results is None:
-        if cancels:
-            await cancel_all(handles)
-        return Response(status_code=499)
+        return Response(status_code=CLIENT_GONE)
     return JSONResponse(completion.whole(results), headers={"x-headrace-request": completion.id})

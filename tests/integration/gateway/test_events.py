@@ -12,13 +12,14 @@ import pytest
 from fake_worker import FakeWorker
 from gateway_server import RunningGateway, running_gateway
 from httpx_sse import ServerSentEvent, connect_sse
+from waiting import eventually_sync
 
 from headrace.clients import ErrorInfo
 
 
 def begin(http: httpx.Client, worker: FakeWorker) -> str:
     """A request that its reader has left."""
-    body = {"model": "m", "prompt": "x", "stream": True, "max_tokens": 100}
+    body = {"model": "m", "prompt": "x", "stream": True, "max_tokens": 100, "cancel_on_disconnect": False}
     with http.stream("POST", "/v1/completions", json=body) as response:
         assert response.status_code == 200
         request_id = response.headers["x-headrace-request"]
@@ -105,7 +106,7 @@ def test_a_gateway_that_stops_ends_streams_in_between_events(
         worker.emit(request_id, "one ")
         stream = events(leaving, request_id)
         first = next(stream)
-        going.gateway.slots.end_all()
+        going.gateway.slots.drain()
         assert list(stream) == []
         assert leaving.get("/readyz").status_code == 503
         assert leaving.get(f"/v1/requests/{request_id}/events").status_code == 503
@@ -194,11 +195,14 @@ class TestState:
 
 
 class TestDisconnecting:
-    """A reader that leaves stops nothing, unless it said so."""
+    """Who leaves and cannot come back stops the request, unless the request says otherwise."""
 
-    def leave(self, gateway: RunningGateway, worker: FakeWorker, **fields: object) -> str:
+    def leave(
+        self, gateway: RunningGateway, worker: FakeWorker, key: str | None = None, **fields: object
+    ) -> str:
         body = {"model": "m", "prompt": "x", **fields}
-        with httpx.Client(base_url=gateway.url, timeout=30) as http:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        with httpx.Client(base_url=gateway.url, timeout=30, headers=headers) as http:
             if fields.get("stream"):
                 with http.stream("POST", "/v1/completions", json=body) as response:
                     request = worker.take()
@@ -211,21 +215,52 @@ class TestDisconnecting:
         return request.id
 
     @pytest.mark.parametrize("stream", [True, False])
-    def test_with_cancel_on_disconnect(
-        self, gateway: RunningGateway, worker: FakeWorker, stream: bool
+    @pytest.mark.parametrize(
+        ("key", "fields"),
+        [(None, {}), ("leaves", {"cancel_on_disconnect": True})],
+        ids=["default", "asked for"],
+    )
+    def test_cancels(
+        self, gateway: RunningGateway, worker: FakeWorker, stream: bool, key: str | None, fields: dict
     ) -> None:
-        request_id = self.leave(gateway, worker, stream=stream, cancel_on_disconnect=True)
-        while not worker.cancelled(request_id):
-            pass
+        request_id = self.leave(gateway, worker, key, stream=stream, **fields)
+        eventually_sync(lambda: worker.cancelled(request_id))
 
     @pytest.mark.parametrize("stream", [True, False])
-    def test_without(self, gateway: RunningGateway, worker: FakeWorker, stream: bool) -> None:
-        request_id = self.leave(gateway, worker, stream=stream)
+    @pytest.mark.parametrize(
+        ("key", "fields"),
+        [("comes back", {}), (None, {"cancel_on_disconnect": False})],
+        ids=["idempotency key", "asked for"],
+    )
+    def test_goes_on(
+        self, gateway: RunningGateway, worker: FakeWorker, stream: bool, key: str | None, fields: dict
+    ) -> None:
+        request_id = self.leave(gateway, worker, key, stream=stream, **fields)
         # A later one that does cancel shows that there was time to.
-        later = self.leave(gateway, worker, stream=stream, cancel_on_disconnect=True)
-        while not worker.cancelled(later):
-            pass
+        later = self.leave(gateway, worker, stream=stream)
+        eventually_sync(lambda: worker.cancelled(later))
         assert not worker.cancelled(request_id)
+
+    def test_followers_and_jobs_go_on(self, http: httpx.Client, worker: FakeWorker) -> None:
+        request_id = http.post("/v1/requests", json={"model": "m", "prompt": "x"}).json()["id"]
+        worker.take()
+        worker.emit(request_id, "x")
+        for form in ("native", "chat"):
+            next(events(http, request_id, format=form))
+        body = {"model": "m", "prompt": "x", "stream": True}
+        with http.stream("POST", "/v1/completions", json=body):
+            later = worker.take().id
+        eventually_sync(lambda: worker.cancelled(later))
+        assert not worker.cancelled(request_id)
+
+    def test_a_choice_that_fails_ends_the_others(self, http: httpx.Client, worker: FakeWorker) -> None:
+        body = {"model": "m", "prompt": "x", "stream": True, "n": 2}
+        with http.stream("POST", "/v1/completions", json=body) as response:
+            failing, other = worker.take().id, worker.take().id
+            worker.emit(failing, "x")
+            worker.finish(failing, "error", error=ErrorInfo("boom", "it broke"))
+            assert "it broke" in "".join(response.iter_lines())
+        eventually_sync(lambda: worker.cancelled(other))
 
 
 class TestIdempotency:

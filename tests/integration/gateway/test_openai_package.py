@@ -8,6 +8,7 @@ import openai
 import pytest
 from fake_worker import FakeWorker
 from gateway_server import RunningGateway, running_gateway, silence
+from waiting import eventually_sync
 
 CHAT = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "one two three"}]
 
@@ -257,3 +258,15 @@ class TestErrors:
             assert answer.choices[0].message.content == "done"
             helper.join()
             first.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_timeout_with_retries_leaves_nothing_running(
+    gateway: RunningGateway, worker: FakeWorker, stream: bool
+) -> None:
+    # Shorter than the gateway's signs of life, the first of which would begin a stream.
+    with openai.OpenAI(base_url=gateway.v1, api_key="unused", timeout=0.2) as client:
+        with pytest.raises(openai.APITimeoutError):
+            client.chat.completions.create(model="m", messages=CHAT, stream=stream)
+        asked = [worker.take().id for _ in range(client.max_retries + 1)]
+    eventually_sync(lambda: all(map(worker.cancelled, asked)))

@@ -47,7 +47,7 @@ def test_probes_while_redis_is_away(private_server: RedisServer) -> None:
         assert not [key for key in found if key[0].startswith(("headrace_queue", "headrace_workers"))]
         private_server.start()
         eventually_sync(lambda: http.get("/readyz").status_code == 200)
-        gateway.gateway.slots.end_all()
+        gateway.gateway.slots.drain()
         assert http.get("/readyz").json()["error"]["code"] == "draining"
 
 

@@ -203,7 +203,7 @@ def test_a_gateway_that_stops_says_so(redis_url: str, worker: FakeWorker) -> Non
         say(socket, type="submit", request=JOB)
         hear(socket)
         worker.take()
-        gateway.gateway.slots.end_all()
+        gateway.gateway.slots.drain()
         with pytest.raises(ConnectionClosed) as caught:
             socket.recv(timeout=30)
     assert caught.value.rcvd is not None
