@@ -57,7 +57,8 @@ def gateway(
 
 
 def begin(http: httpx.Client, headers: dict[str, str]) -> str:
-    with http.stream("POST", "/v1/completions", json=ASK | {"stream": True}, headers=headers) as response:
+    body = ASK | {"stream": True, "cancel_on_disconnect": False}
+    with http.stream("POST", "/v1/completions", json=body, headers=headers) as response:
         assert response.status_code == 200
         return response.headers["x-headrace-request"]
 
