@@ -99,6 +99,15 @@ class Connection:
         """The servers that together have all keys: one, but in a cluster. Raises as ``call``."""
         return await self.call(lambda _: self._subscribers.masters())
 
+    async def now_ms(self) -> int:
+        """Unix milliseconds by Redis's clock, of the first master in a cluster. Raises as ``call``."""
+
+        async def read(_: redis.asyncio.Redis) -> int:
+            seconds, microseconds = await (await self._subscribers.masters())[0].time()
+            return seconds * 1000 + microseconds // 1000
+
+        return await self.call(read)
+
     async def subscriber(self, channel: str) -> redis.asyncio.Redis:
         """The server that has ``channel``; one and the same object for all channels of one server.
 

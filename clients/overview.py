@@ -107,7 +107,6 @@ class Monitor:
 
     async def _read_workers(self) -> list[WorkerStatus]:
         names = sorted(self._workers)
-        clock = (await self._connection.masters())[0]
 
         async def read(server: redis.asyncio.Redis) -> list[Any]:
             async with server.pipeline(transaction=False) as pipeline:
@@ -115,9 +114,8 @@ class Monitor:
                     pipeline.hgetall(self._keys.worker(model, name))
                 return await pipeline.execute()
 
-        seconds, microseconds = await self._connection.call(lambda _: clock.time())
+        now = await self._connection.now_ms()
         records = await self._connection.call(read)
-        now = seconds * 1000 + microseconds // 1000
         workers: list[WorkerStatus] = []
         for (model, name), fields in zip(names, records, strict=True):
             if fields:

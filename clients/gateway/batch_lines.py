@@ -1,6 +1,7 @@
 """Lines of a batch: what they ask for, and what comes back."""
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +17,13 @@ from .validation import validation_error
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
 ENDPOINTS: Final = (CHAT, TEXT)
+
+_UNANSWERED: Final = {
+    "cancelled": ("batch_cancelled", "The batch was cancelled before this request was answered."),
+    "expired": ("batch_expired", "The completion window closed before this request was answered."),
+    "failed": ("input_file_lost", "The batch's input file was lost before this request was answered."),
+}
+"""Code and message, by how the batch ended."""
 
 
 class _Line(BaseModel):
@@ -99,3 +107,23 @@ def failed(line_id: str, custom_id: str, request_id: str, error: ApiError) -> by
     response = {"status_code": error.status, "request_id": request_id, "body": error.body}
     told = {"code": error.code, "message": error.message}
     return compact({"id": line_id, "custom_id": custom_id, "response": response, "error": told})
+
+
+def unanswered(line_id: str, line: bytes | None, ending: str) -> bytes:
+    """A line of the errors for one that was not answered before its batch ended."""
+    code, message = _UNANSWERED[ending]
+    custom_id = None
+    if line is not None:
+        with suppress(ApiError):
+            custom_id = parse_line(line, "line").custom_id
+    told = {"code": code, "message": message}
+    return compact({"id": line_id, "custom_id": custom_id, "response": None, "error": told})
+
+
+def input_lost() -> dict[str, Any]:
+    """A failed batch's ``errors``."""
+    code, message = _UNANSWERED["failed"]
+    return {
+        "object": "list",
+        "data": [{"code": code, "message": message, "param": "input_file_id", "line": None}],
+    }

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from time import time
 from typing import Final
 
 import anyio
@@ -22,6 +21,7 @@ from .completion_format import CompletionFormat
 from .errors import ApiError, api_error_of, invalid
 from .identity import id_for, part_of
 from .intake import Intake, cancel_all
+from .redis_clock import RedisClock
 from .vocabulary import Vocabulary
 
 _ATTEMPTS: Final = 5
@@ -39,6 +39,7 @@ class LineRunner:
         self,
         batch: Batch,
         intake: Intake,
+        clock: RedisClock,
         default_max_tokens: int,
         vocabularies: Mapping[str, Vocabulary],
     ) -> None:
@@ -46,19 +47,37 @@ class LineRunner:
         # Batches yield to those who wait, whatever their key may do.
         self._caller = Caller("batch", batch.tenant, "low", admin=False)
         self._intake = intake
+        self._clock = clock
         self._default_max_tokens = default_max_tokens
         self._vocabularies = vocabularies
         self._running: set[AsyncHandle] = set()
         self._cancelled = False
+        self._latest = batch.expires * 1000
+
+    def line_id(self, number: int) -> str:
+        """The id of a line's request, and of its result."""
+        return id_for(self._batch.tenant, b"line", self._batch.id.encode(), str(number).encode())
 
     async def cancel(self) -> None:
         """Ask for the end of all requests that run; their lines come to nothing. Raises ``Unavailable``."""
         self._cancelled = True
         await cancel_all(list(self._running))
 
+    async def cancel_line(self, number: int, line: bytes) -> None:
+        """Ask for the end of the requests of a line that another gateway may have submitted."""
+        try:
+            _, asks = asks_of(parse_line(line, "line"), self._default_max_tokens)
+        except ApiError:
+            return
+        parts = [part_of(self.line_id(number), index) for index in range(len(asks))]
+        await cancel_all([self._intake.attach(part) for part in parts])
+
     async def run(self, number: int, line: bytes) -> tuple[bool, bytes] | None:
-        """Whether line ``number`` was answered, and the line of the result; None if it was cancelled."""
-        line_id = id_for(self._batch.tenant, b"line", self._batch.id.encode(), str(number).encode())
+        """Whether line ``number`` was answered, and the line of the result.
+
+        None where it came to nothing: it was cancelled, or the batch's window closed.
+        """
+        line_id = self.line_id(number)
         custom_id = ""
         try:
             parsed = parse_line(line, "line")
@@ -67,11 +86,12 @@ class LineRunner:
                 raise invalid(f"url: must be the batch's endpoint, {self._batch.endpoint}", "url")
             body, asks = asks_of(parsed, self._default_max_tokens)
             results = await self._results(line_id, body.model, asks)
-            if self._cancelled and any(result.finish_reason == "cancelled" for result in results):
+            if results is None:
                 return None
             vocabulary = self._vocabularies.get(body.model)
             form = ChatFormat(vocabulary) if parsed.url == CHAT else CompletionFormat(vocabulary)
-            whole = Completion(line_id, body.model, int(time()), form, body.n or 1).whole(results)
+            now = await self._clock.now()
+            whole = Completion(line_id, body.model, now, form, body.n or 1).whole(results)
             return True, answered(line_id, custom_id, line_id, whole)
         except (ApiError, HeadraceError, RequestError) as error:
             failure = api_error_of(error)
@@ -81,15 +101,18 @@ class LineRunner:
         failure = failure or ApiError(500, "server_error", "The gateway failed.", code="internal_error")
         return False, failed(line_id, custom_id, line_id, failure)
 
-    async def _results(self, line_id: str, model: str, asks: Sequence[Ask]) -> list[Result]:
+    async def _results(self, line_id: str, model: str, asks: Sequence[Ask]) -> list[Result] | None:
         attempt = 0
-        while True:
+        while not self._cancelled:
             try:
                 await self._intake.check_model(model, can_wait=True)
                 handles = [await self._submit(line_id, index, ask) for index, ask in enumerate(asks)]
                 self._running.update(handles)
                 try:
-                    return [await handle.result() for handle in handles]
+                    if self._cancelled:
+                        await cancel_all(handles)
+                    results = [await handle.result() for handle in handles]
+                    return None if any(map(self._came_to_nothing, asks, results)) else results
                 finally:
                     self._running.difference_update(handles)
             except (ApiError, HeadraceError) as error:
@@ -100,8 +123,17 @@ class LineRunner:
                         raise
                 await anyio.sleep(_PAUSE if failure is None else failure.retry_after or _PAUSE)
 
+        return None
+
+    def _came_to_nothing(self, ask: Ask, result: Result) -> bool:
+        if result.finish_reason == "cancelled":
+            return self._cancelled
+        return result.finish_reason == "expired" and self._deadline(ask) == self._latest
+
+    def _deadline(self, ask: Ask) -> int:
+        own = ask.fields.get("deadline")
+        return self._latest if own is None else min(own, self._latest)
+
     async def _submit(self, line_id: str, index: int, ask: Ask) -> AsyncHandle:
-        latest = self._batch.expires * 1000
-        deadline = min(ask.fields.get("deadline") or latest, latest)
-        limited = Ask(ask.fields | RequestFields(deadline=deadline), ask.prompt)
+        limited = Ask(ask.fields | RequestFields(deadline=self._deadline(ask)), ask.prompt)
         return await self._intake.submit_one(self._caller, limited, part_of(line_id, index))

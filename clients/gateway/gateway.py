@@ -15,6 +15,7 @@ from .files import Files
 from .fleet import Fleet
 from .intake import Intake
 from .metrics import Metrics
+from .redis_clock import RedisClock
 from .settings import GatewaySettings
 from .slots import StreamSlots
 from .system_view import SystemWatcher
@@ -26,6 +27,7 @@ from .webhooks import Webhooks
 class Gateway:
     settings: GatewaySettings
     client: AsyncClient
+    clock: RedisClock
     keys: KeyRing | None
     """None: everybody may do everything."""
     fleet: Fleet
@@ -55,30 +57,32 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
         queue_limit=settings.queue_limit,
         patience=settings.patience,
     )
+    clock = RedisClock(client.connection)
     vocabularies = load_vocabularies(dict(settings.tokenizers))
     fleet = Fleet(client.connection, client.keys)
     intake = Intake(settings, client, fleet)
     slots = StreamSlots(settings.max_streams)
     metrics = Metrics(slots)
     files = Files(settings, client.connection)
-    batch_store = BatchStore(settings, client.connection, files)
+    batch_store = BatchStore(settings, client.connection, files, clock)
 
     def line_runner(batch: Batch) -> LineRunner:
-        return LineRunner(batch, intake, settings.default_max_tokens, vocabularies)
+        return LineRunner(batch, intake, clock, settings.default_max_tokens, vocabularies)
 
     return Gateway(
         settings=settings,
         client=client,
+        clock=clock,
         keys=None if settings.keys_file is None else KeyRing(settings.keys_file),
         fleet=fleet,
         intake=intake,
         slots=slots,
         answers=Answers(),
         metrics=metrics,
-        webhooks=Webhooks(settings, client, metrics),
+        webhooks=Webhooks(settings, client, clock, metrics),
         files=files,
         batch_store=batch_store,
-        batches=Batches(settings, client.connection, files, batch_store, line_runner, metrics),
+        batches=Batches(settings, client.connection, files, batch_store, clock, line_runner, metrics),
         system=SystemWatcher(client, fleet, slots),
         vocabularies=vocabularies,
     )

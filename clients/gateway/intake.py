@@ -94,6 +94,10 @@ class Intake:
             wait = await self.drain_rate.retry_after(model, error.depth, error.limit)
             raise queue_full(error, wait) from error
 
+    def attach(self, request_id: str) -> AsyncHandle:
+        """A handle on a request that may have been submitted."""
+        return self._client.attach(request_id)
+
 
 async def cancel_all(handles: Sequence[AsyncHandle]) -> None:
     for handle in handles:

@@ -29,15 +29,15 @@ class GatewayKeys:
         """Hash: a file's description."""
         return f"{self.namespace}:gateway:{{{file_id}}}:file"
 
-    def lines(self, file_id: str) -> str:
-        """Hash: a file's lines, by number."""
-        return f"{self.namespace}:gateway:{{{file_id}}}:lines"
+    def lines(self, place: str) -> str:
+        """Hash: a file's lines, by number; ``place`` begins with its hash tag."""
+        return f"{self.namespace}:gateway:{place}"
 
     def batch(self, batch_id: str) -> str:
         """Hash: a batch's description and progress."""
         return f"{self.namespace}:gateway:{{{batch_id}}}:batch"
 
     def index(self, kind: str, tenant: str | None) -> str:
-        """Sorted set: the files or batches of a tenant, by the time they were made in ms."""
+        """Sorted set: the files or batches of a tenant, by the time in ms when they go."""
         owner = "-" if tenant is None else sha256(tenant.encode()).hexdigest()[:32]
         return f"{self.namespace}:gateway:{{{owner}}}:{kind}"

@@ -7,7 +7,6 @@ neither a dead gateway nor a dead worker loses it.
 import json
 import logging
 from dataclasses import asdict, dataclass, replace
-from time import time
 from typing import Any, Final
 
 import httpx
@@ -17,6 +16,7 @@ from ..errors import EventsLost, UnknownRequest
 from ..jitter import jittered
 from .errors import ApiError, api_error_of, unavailable
 from .metrics import Metrics
+from .redis_clock import RedisClock
 from .redis_keys import GatewayKeys
 from .request_view import view
 from .schedule import Schedule, Taken
@@ -46,6 +46,7 @@ class _Hook:
     url: str
     tenant: str | None
     created: float
+    """Unix seconds by Redis's clock."""
     seen: bool = False
     """Whether the request was known at some time."""
     attempts: int = 0
@@ -57,8 +58,11 @@ class _Hook:
 class Webhooks:
     """Raises ``Unavailable`` where it talks to Redis."""
 
-    def __init__(self, settings: GatewaySettings, client: AsyncClient, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: GatewaySettings, client: AsyncClient, clock: RedisClock, metrics: Metrics
+    ) -> None:
         self._settings = settings
+        self._clock = clock
         self._client = client
         self._metrics = metrics
         keys = GatewayKeys(settings.namespace)
@@ -71,7 +75,7 @@ class Webhooks:
             ApiError: 400 the URL is not allowed, 503 too many wait.
         """
         checked_url(url, self._settings.webhook_origins)
-        hook = _Hook(url, tenant, time())
+        hook = _Hook(url, tenant, await self._clock.now())
         if not await self._schedule.add(request_id, hook.encode(), _FIRST_LOOK):
             raise unavailable("Too many webhooks wait for delivery.", "too_many_webhooks", 30)
 
@@ -94,7 +98,7 @@ class Webhooks:
             request: dict[str, Any] = state.model_dump(mode="json")
             ended = state.status == "finished"
         except (UnknownRequest, EventsLost) as error:
-            if not hook.seen and time() - hook.created < _SUBMISSION:
+            if not hook.seen and await self._clock.now() - hook.created < _SUBMISSION:
                 await self._schedule.postpone(taken, _FIRST_LOOK, taken.task)
                 return
             if not hook.seen:
@@ -103,7 +107,7 @@ class Webhooks:
             lost = api_error_of(error)
             request, ended = {"id": taken.id, "error": lost.body["error"] if lost else None}, True
         if not ended:
-            age = time() - hook.created
+            age = await self._clock.now() - hook.created
             look = min(_LONGEST_LOOK, max(_FIRST_LOOK, age / 10))
             await self._schedule.postpone(taken, look, replace(hook, seen=True).encode())
         elif await self._deliver(http, taken.id, hook, request):
@@ -117,7 +121,7 @@ class Webhooks:
         """Whether this is settled: received, or never to be sent."""
         body = compact({"type": "request.finished", "id": request_id, "request": request})
         master = self._settings.webhook_secret or ""
-        headers = signed_headers(master, hook.tenant, request_id, int(time()), body)
+        headers = signed_headers(master, hook.tenant, request_id, await self._clock.now(), body)
         headers["content-type"] = "application/json"
         try:
             url = checked_url(hook.url, self._settings.webhook_origins)

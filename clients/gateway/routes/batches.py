@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..access import CallerDep, GatewayDep
+from ..batch_lines import input_lost
 from ..batch_store import ENDED, Batch
 from ..errors import invalid
 from ..gateway import Gateway
@@ -43,7 +44,7 @@ async def create(body: BatchBody, caller: CallerDep, gateway: GatewayDep) -> Bat
     batch = await gateway.batch_store.create(
         caller, file, body.endpoint, body.completion_window, seconds, body.metadata
     )
-    await gateway.batches.start(batch)
+    await gateway.batches.start(caller, batch)
     return await _answer(gateway, batch)
 
 
@@ -61,20 +62,21 @@ async def read(batch_id: str, caller: CallerDep, gateway: GatewayDep) -> BatchAn
 
 @router.post("/v1/batches/{batch_id}/cancel", responses=errors(404, 409), summary="Cancel a batch")
 async def cancel(batch_id: str, caller: CallerDep, gateway: GatewayDep) -> BatchAnswer:
-    """What has been answered stays; a batch that has ended stays as it is."""
+    """What has been answered stays; a batch that ends already stays as it is."""
     batch = await gateway.batch_store.find(caller, batch_id)
-    if batch.status not in ENDED:
-        await gateway.batch_store.reach(batch_id, "cancelling")
+    await gateway.batch_store.reach(batch, "cancelling")
     return await _answer(gateway, await gateway.batch_store.find(caller, batch_id))
 
 
 async def _answer(gateway: Gateway, batch: Batch) -> BatchAnswer:
-    completed, failed = await gateway.batch_store.progress(batch)
+    await gateway.batches.make_sure(batch)
+    completed, failed = await gateway.batch_store.counts(batch)
     ended = batch.status in ENDED
     times: dict[str, Any] = {f"{status}_at": time for status, time in batch.times.items()}
     return BatchAnswer(
         id=batch.id,
         endpoint=batch.endpoint,
+        errors=input_lost() if batch.status == "failed" else None,
         input_file_id=batch.input_file,
         completion_window=batch.window,
         status=batch.status,

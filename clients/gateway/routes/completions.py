@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from time import monotonic, time
+from time import monotonic
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -66,7 +66,7 @@ async def _answer(
     request.state.request_id = handles[0].id
     gateway.metrics.submitted.labels(body.model).inc(len(handles))
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    completion = Completion(handles[0].id, body.model, int(time()), form, n, usage)
+    completion = Completion(handles[0].id, body.model, await gateway.clock.now(), form, n, usage)
     # Without a key to ask again with, nobody comes back for the answer.
     cancels = key is None if body.cancel_on_disconnect is None else body.cancel_on_disconnect
     if not body.stream:

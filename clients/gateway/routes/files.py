@@ -51,16 +51,18 @@ async def content(file_id: str, caller: CallerDep, gateway: GatewayDep) -> Respo
     file = await gateway.files.find(caller, file_id)
 
     async def lines() -> AsyncGenerator[bytes]:
-        async for _, line in gateway.files.lines(file.id, file.lines):
-            yield line + b"\n"
+        async for _, line in gateway.files.lines(file.place, file.lines):
+            if line is not None:
+                yield line + b"\n"
 
     # With its length known, a file that breaks off is not taken for a shorter one.
     length = {"Content-Length": str(file.bytes)}
     return StreamingResponse(lines(), media_type="application/jsonl", headers=length)
 
 
-@router.delete("/v1/files/{file_id}", responses=errors(404), summary="Delete a file")
+@router.delete("/v1/files/{file_id}", responses=errors(404, 409), summary="Delete a file")
 async def delete(file_id: str, caller: CallerDep, gateway: GatewayDep) -> Deleted:
+    """Not while a batch reads it."""
     await gateway.files.delete(caller, file_id)
     return Deleted(id=file_id)
 

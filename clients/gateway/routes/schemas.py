@@ -90,7 +90,8 @@ class BatchAnswer(BaseModel):
     id: str
     object: Literal["batch"] = "batch"
     endpoint: str
-    errors: None = None
+    errors: dict[str, Any] | None = None
+    """Why the batch as a whole failed."""
     input_file_id: str
     completion_window: str
     status: str
@@ -101,6 +102,7 @@ class BatchAnswer(BaseModel):
     in_progress_at: int | None = None
     finalizing_at: int | None = None
     completed_at: int | None = None
+    failed_at: int | None = None
     cancelling_at: int | None = None
     cancelled_at: int | None = None
     expired_at: int | None = None

@@ -1,11 +1,11 @@
--- Notes that a tenant has one thing more, unless it has too many.
--- KEYS: index. ARGV: id, most, TTL ms of each. Returns the time in ms, or 0 when there are too many.
+-- Notes that a tenant has one thing more, unless it has too many. Scores are the times when things go.
+-- KEYS: index. ARGV: id, most, ms that it is kept. Returns the time in ms, or 0 when there are too many.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[3])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) and not redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   return 0
 end
-redis.call('ZADD', KEYS[1], string.format('%d', now), ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('ZADD', KEYS[1], string.format('%d', now + ARGV[3]), ARGV[1])
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 return now

@@ -9,10 +9,14 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import redis
 from fake_worker import FakeWorker
+from gateway_process import gateway_process
 from gateway_server import RunningGateway, running_gateway, running_model, silence
+from waiting import eventually_sync
 
 from headrace.clients.gateway.api_keys import make_key
+from headrace.clients.gateway.redis_keys import GatewayKeys
 
 
 def line(custom_id: str, text: str, url: str = "/v1/completions", **fields: Any) -> dict[str, Any]:
@@ -174,6 +178,49 @@ def test_another_gateway_goes_on(redis_url: str, worker: FakeWorker, monkeypatch
     assert texts == {f"l{number}": f"{number}" for number in range(10)}
 
 
+def test_gateways_are_killed(redis_url: str, worker: FakeWorker, tmp_path: Path) -> None:
+    """Three gateways, killed one after the other in the middle; the window closes over the last lines."""
+    names = [f"l{number}" for number in range(12)]
+    batch_id = ""
+    for round_ in range(3):
+        with (
+            gateway_process(redis_url, tmp_path / f"{round_}.log") as (process, url),
+            openai.OpenAI(base_url=f"{url}/v1", api_key="unused") as client,
+        ):
+            batch_id = batch_id or start(client, jsonl(*[line(name, name) for name in names]))
+            for _ in range(3):
+                request = worker.take()
+                worker.emit(request.id, request.prompt or "")
+                worker.finish(request.id)
+            done = 3 * (round_ + 1)
+            while client.batches.retrieve(batch_id).request_counts.completed < done:  # pyright: ignore
+                pass
+            process.kill()
+        end_lease(redis_url)
+    with (
+        gateway_process(redis_url, tmp_path / "last.log") as (_, url),
+        openai.OpenAI(base_url=f"{url}/v1", api_key="unused") as client,
+    ):
+        close_window(redis_url, batch_id)
+        batch = wait(client, batch_id, "completed", "expired")
+        answered = results(client.files.content(batch.output_file_id).text)
+        left = results(client.files.content(batch.error_file_id).text)
+    assert batch.status == "expired"
+    assert (len(answered), len(left)) == (9, 3)
+    assert {*answered, *left} == set(names)
+    assert {name: item["response"]["body"]["choices"][0]["text"] for name, item in answered.items()} == {
+        name: name for name in answered
+    }
+
+
+def end_lease(redis_url: str) -> None:
+    """As if the time of the dead gateway's lease had passed."""
+    due = GatewayKeys("headrace").due("batches")
+    with redis.Redis.from_url(redis_url) as server:
+        for task in server.zrange(due, 0, -1):
+            server.zadd(due, {task: 1})
+
+
 def test_cancelled(client: openai.OpenAI, worker: FakeWorker) -> None:
     batch_id = start(client, jsonl(*[line(f"l{number}", "x") for number in range(5)]))
     first = worker.take()
@@ -188,8 +235,14 @@ def test_cancelled(client: openai.OpenAI, worker: FakeWorker) -> None:
             pass
         worker.finish(request.id, "cancelled")
     batch = wait(client, batch_id, "cancelled")
-    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 0)
-    assert len(results(client.files.content(batch.output_file_id).text)) == 1
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 4)
+    answered = results(client.files.content(batch.output_file_id).text)
+    cancelled = results(client.files.content(batch.error_file_id).text)
+    assert sorted([*answered, *cancelled]) == [f"l{number}" for number in range(5)]
+    assert {(item["response"], item["error"]["code"]) for item in cancelled.values()} == {
+        (None, "batch_cancelled")
+    }
+    assert client.batches.cancel(batch_id).status == "cancelled", "what has ended stays"
 
 
 def test_cancelled_while_no_worker_is_alive(
@@ -199,7 +252,84 @@ def test_cancelled_while_no_worker_is_alive(
     batch_id = start(client, jsonl(line("a", "x")))
     silence(worker)
     client.batches.cancel(batch_id)
-    assert wait(client, batch_id, "cancelled").output_file_id is None
+    batch = wait(client, batch_id, "cancelled")
+    assert batch.output_file_id is None
+    assert list(results(client.files.content(batch.error_file_id).text)) == ["a"]
+
+
+def test_window_closes_while_no_worker_is_alive(
+    redis_url: str, client: openai.OpenAI, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.clients.gateway.batches._STOP_WITHIN", 0.2)
+    lines = [line(f"l{number}", "x") for number in range(300)]
+    batch_id = start(client, jsonl(*lines))
+    first = worker.take()
+    worker.emit(first.id, "x")
+    worker.finish(first.id)
+    while client.batches.retrieve(batch_id).request_counts.completed < 1:  # pyright: ignore
+        pass
+    silence(worker)
+    close_window(redis_url, batch_id)
+    batch = wait(client, batch_id, "expired", "completed")
+    assert batch.status == "expired"
+    assert batch.expired_at
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 299)
+    expired = results(client.files.content(batch.error_file_id).text)
+    assert {item["error"]["code"] for item in expired.values()} == {"batch_expired"}
+    answered = results(client.files.content(batch.output_file_id).text)
+    assert {*expired, *answered} == {item["custom_id"] for item in lines}
+    client.files.delete(batch.output_file_id)
+    counts = client.batches.retrieve(batch_id).request_counts
+    assert counts is not None
+    assert (counts.completed, counts.failed) == (1, 299)
+
+
+def close_window(redis_url: str, batch_id: str) -> None:
+    """As if the window had been a shorter one."""
+    with redis.Redis.from_url(redis_url) as server:
+        server.hset(GatewayKeys("headrace").batch(batch_id), "expires", server.time()[0])
+
+
+def test_its_file_stays_until_it_ends(client: openai.OpenAI, worker: FakeWorker) -> None:
+    file = client.files.create(file=("lines.jsonl", jsonl(line("a", "x"))), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+    request = worker.take()
+    with pytest.raises(openai.ConflictError, match="A batch reads this file"):
+        client.files.delete(file.id)
+    worker.emit(request.id, "x")
+    worker.finish(request.id)
+    wait(client, batch.id, "completed")
+    eventually_sync(lambda: deleted(client, file.id))
+
+
+def deleted(client: openai.OpenAI, file_id: str) -> bool:
+    try:
+        return client.files.delete(file_id).deleted
+    except openai.ConflictError:
+        return False
+
+
+def test_lost_upload(redis_url: str, client: openai.OpenAI, worker: FakeWorker) -> None:
+    batch_id = start(client, jsonl(line("a", "x"), line("b", "x")))
+    request = worker.take()
+    with redis.Redis.from_url(redis_url) as server:
+        upload = client.batches.retrieve(batch_id).input_file_id
+        server.delete(GatewayKeys("headrace").lines(f"{{{upload}}}:lines"))
+    other = worker.take()
+    for taken in (request, other):
+        worker.emit(taken.id, "x")
+        worker.finish(taken.id)
+    assert wait(client, batch_id, "completed").request_counts.completed == 2, "it had been read"
+    with redis.Redis.from_url(redis_url) as server:
+        file = client.files.create(file=("a.jsonl", jsonl(line("a", "x"), line("b", "x"))), purpose="batch")
+        server.hdel(GatewayKeys("headrace").lines(f"{{{file.id}}}:lines"), "0", "1")
+        server.hset(GatewayKeys("headrace").lines(f"{{{file.id}}}:lines"), "9", "x")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
+    ended = wait(client, batch.id, "failed")
+    assert ended.errors.data[0].code == "input_file_lost"
+    assert (ended.request_counts.completed, ended.request_counts.failed) == (0, 2)
 
 
 def test_of_another_tenant(redis_url: str, tmp_path: Path, model: FakeWorker) -> None:

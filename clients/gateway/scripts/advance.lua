@@ -1,0 +1,13 @@
+-- Moves a batch from one status to the next, and notes when. Creates nothing: a status alone would be no batch.
+-- KEYS: batch. ARGV: status, statuses it may follow with spaces around each, TTL ms, then fields and values.
+-- Returns the status afterwards, '' where there is no such batch.
+local before = redis.call('HGET', KEYS[1], 'status')
+if not before then return '' end
+if not string.find(ARGV[2], ' ' .. before .. ' ', 1, true) then return before end
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[1], 'status', ARGV[1], 'at:' .. ARGV[1], time[1])
+for i = 4, #ARGV, 2 do
+  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return ARGV[1]
