@@ -86,4 +86,3 @@ class SteppedWorker:
     async def renew(self, fault: str | None = None) -> None:
         self.connection.fault = fault
         await self.broker.leases.renew()
-        self.broker.outbox.ask()

@@ -9,6 +9,7 @@ from ...clients.protocol import FinishReason
 from .claiming import Claimer
 from .clock import Clock
 from .connection import Connection
+from .contact import Contact
 from .control import Control
 from .counters import Counters
 from .drain import hand_back
@@ -63,12 +64,14 @@ class Broker:
         claimer = Claimer(
             settings, connection, self._holdings, self.outbox, self.control, self.clock, self.consumer
         )
-        orphans = Orphans(settings, connection, self._holdings, self.consumer)
+        contact = Contact(settings.lease)
+        orphans = Orphans(settings, connection, self._holdings, contact, self.consumer)
         self.leases = Leases(
             settings,
             connection,
             self._holdings,
             self.clock,
+            contact,
             self.consumer,
             lock=lock,
             record=record,
@@ -121,9 +124,12 @@ class Broker:
         )
 
     def _lost(self, held: Held) -> None:
+        if held.superseded:
+            self.leases.excuse(held)
         self.control.lost(held)
 
     def _taken_away(self, held: Held) -> None:
+        self.leases.excuse(held)
         self.counters.lost_claims += 1
         self.outbox.forget(held)
         self.control.lost(held)
@@ -134,9 +140,9 @@ class Broker:
     def _released(self) -> None:
         self.intake.sweep_now()
 
-    def _renewed(self, strays: int) -> None:
+    def _renewed(self, strays: int, anew: bool) -> None:
         self.outbox.ask()
-        if strays:
+        if strays or anew:
             self.intake.sweep_now()
 
 

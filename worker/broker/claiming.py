@@ -178,6 +178,7 @@ class Claimer:
                 SUSPICIOUS,
                 int(suspects),
                 GROUP,
+                int(entry.excused),
             ],
         )
 

@@ -93,17 +93,18 @@ def is_transient(error: BaseException) -> bool:
 
 
 class Backoff:
-    """Delays that double from 50 ms to 5 s, each shortened at random by up to a half."""
+    """Delays that double from 50 ms to ``longest`` seconds, each shortened at random by up to a half."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = _LONGEST_DELAY) -> None:
         self._delay = _FIRST_DELAY
+        self._longest = longest
 
     def reset(self) -> None:
         self._delay = _FIRST_DELAY
 
     async def sleep(self) -> None:
         await anyio.sleep(jittered(self._delay))
-        self._delay = min(_LONGEST_DELAY, self._delay * 2)
+        self._delay = min(self._longest, self._delay * 2)
 
 
 class Connection:
@@ -200,9 +201,14 @@ class Connection:
             raise
         return subscription
 
-    async def retrying(self, purpose: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat ``attempt`` until Redis lets it succeed. It must be safe to repeat."""
-        backoff = Backoff()
+    async def retrying(
+        self, purpose: str, attempt: Callable[[], Awaitable[T]], longest: float = _LONGEST_DELAY
+    ) -> T:
+        """Repeat ``attempt``, at most ``longest`` seconds apart, until Redis lets it succeed.
+
+        It must be safe to repeat.
+        """
+        backoff = Backoff(longest)
         failed = False
         while True:
             try:

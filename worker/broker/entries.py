@@ -18,6 +18,8 @@ class Entry:
     """How many times it has been handed to a worker."""
     charge: int = 0
     """Input tokens charged to its lane when it was taken."""
+    excused: bool = False
+    """It was taken over from a worker whose silence says nothing: Redis could not be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Held:
     """Redis has the request's end; the entry is about to leave the queue."""
     running: bool = False
     """The serve loop has it."""
+    superseded: bool = False
+    """Another claim has taken the place of this one."""
     suspect: bool = False
     """It may be what killed its earlier workers."""
     end: FinishReason | None = None

@@ -5,20 +5,25 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
 from ...clients.protocol import GROUP
 from .clock import Clock
-from .connection import Connection
+from .connection import FAILURES, Connection, is_transient
+from .contact import Contact
 from .entries import Held, Holdings
-from .scripts import HEARTBEAT
+from .scripts import EXCUSE, HEARTBEAT
 from .settings import BrokerSettings, milliseconds
 
 log = logging.getLogger(__name__)
 
 Record = Mapping[str, str | int | float]
+
+_LONGEST_PAUSE: Final = 1.0
+"""Seconds between tries while Redis is away, and no more than a sixth of a lease: once it answers, whoever
+holds requests has to be heard before others may take them over."""
 
 
 class Leases:
@@ -27,7 +32,8 @@ class Leases:
     ``record`` gives the record's fields. While ``progressing`` says no, nothing is renewed, so that others
     take the requests over: an engine that hangs must not keep them. ``on_lost`` is told of entries that have
     gone to another worker; ``on_renewed`` is called after each renewal, with the number of strays: entries
-    that this consumer owned without holding them, now free to be taken over.
+    that this consumer owned without holding them, now free to be taken over; and whether ``contact`` has
+    begun anew.
     """
 
     def __init__(
@@ -36,18 +42,20 @@ class Leases:
         connection: Connection,
         holdings: Holdings,
         clock: Clock,
+        contact: Contact,
         consumer: str,
         *,
         lock: anyio.Lock,
         record: Callable[[], Record],
         progressing: Callable[[], bool],
         on_lost: Callable[[Held], None],
-        on_renewed: Callable[[int], None],
+        on_renewed: Callable[[int, bool], None],
     ) -> None:
         self._settings = settings
         self._connection = connection
         self._holdings = holdings
         self._clock = clock
+        self._contact = contact
         self._consumer = consumer
         self._lock = lock
         self._record = record
@@ -57,11 +65,23 @@ class Leases:
         queues = settings.keys.queues(settings.model)
         self._keys = [*queues, settings.keys.worker(settings.model, settings.name)]
         self._kick = anyio.Event()
+        self._trying_since: float | None = None
+        self._failed = False
+        self._cut_off_until = -math.inf
+        self._excuses: dict[str, int] = {}
         self.renewed_at = -math.inf
         """When Redis last heard that this worker is alive, of the monotonic clock."""
 
     def renew_now(self) -> None:
         self._kick.set()
+
+    def excuse(self, held: Held) -> None:
+        """Another worker has this claim's entry. If that is because Redis could not be reached, see to it
+        that the attempt is not charged: this worker did not fall silent over the request.
+        """
+        cut_off = self._failed or time.monotonic() - self._cut_off_until < self._settings.lease
+        if held.request_id is not None and cut_off:
+            self._excuses[held.request_id] = held.epoch
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -70,8 +90,8 @@ class Leases:
             self._kick = anyio.Event()
             if self._progressing():
                 stalled = False
-                strays = await self._connection.retrying("renewing leases", self.renew)
-                self._on_renewed(strays)
+                await self._connection.retrying("renewing leases", self.renew, self._longest_pause)
+                await self._send_excuses()
             elif not stalled:
                 stalled = True
                 held = len(self._holdings.entries)
@@ -79,22 +99,52 @@ class Leases:
             with anyio.move_on_after(self._settings.lease / 3):
                 await self._kick.wait()
 
-    async def renew(self) -> int:
-        """Renew once; returns the number of strays. Raises ``redis.RedisError``."""
+    async def renew(self) -> None:
+        """Renew once. Raises ``redis.RedisError``."""
         if not self._progressing():  # it may have stopped while Redis was away
-            return 0
-        strays = await self._beat(self._record())
+            self._trying_since, self._failed = None, False
+            return
+        if self._trying_since is None:
+            self._trying_since = time.monotonic()
+        try:
+            now, strays = await self._beat(self._record())
+        except FAILURES:
+            self._failed = True
+            raise
         self.renewed_at = time.monotonic()
-        return strays
+        hindered = self._failed or self.renewed_at - self._trying_since > self._settings.lease / 2
+        if self._failed:
+            self._cut_off_until = self.renewed_at
+        self._trying_since, self._failed = None, False
+        self._on_renewed(strays, self._contact.note(now, hindered=hindered))
 
     async def give_back(self) -> int:
         """Make everything this consumer owns and does not hold free for others at once.
 
         Raises ``redis.RedisError``.
         """
-        return await self._beat({})
+        return (await self._beat({}))[1]
 
-    async def _beat(self, record: Record) -> int:
+    @property
+    def _longest_pause(self) -> float:
+        return min(_LONGEST_PAUSE, self._settings.lease / 6)
+
+    async def _send_excuses(self) -> None:
+        """What fails is sent again after the next renewal."""
+        excuses = list(self._excuses.items())
+        keys = self._settings.keys
+        calls = [EXCUSE.call([keys.request(name)], [epoch, self._consumer]) for name, epoch in excuses]
+        try:
+            replies = await self._connection.batch(calls) if calls else []
+        except FAILURES:
+            return
+        for (name, epoch), reply in zip(excuses, replies, strict=True):
+            settled = not isinstance(reply, Exception) or not is_transient(reply)
+            if settled and self._excuses.get(name) == epoch:
+                del self._excuses[name]
+
+    async def _beat(self, record: Record) -> tuple[int, int]:
+        """Redis's time in milliseconds, and the number of strays."""
         async with self._lock:
             held: defaultdict[int, list[str]] = defaultdict(list)
             for stream, entry_id in self._holdings.entries:
@@ -116,4 +166,4 @@ class Leases:
                 entry = self._holdings.entries.get((stream - 1, entry_id.decode()))
                 if entry is not None:
                     self._on_lost(entry)
-        return strays
+        return now, strays

@@ -8,6 +8,7 @@ import anyio
 from ...clients.jitter import jittered
 from ...clients.protocol import GROUP, LANES, PRIORITIES
 from .connection import Connection
+from .contact import Contact
 from .entries import Entry, Held, Holdings
 from .scripts import PRUNE, SWEEP
 from .settings import BrokerSettings, milliseconds
@@ -24,14 +25,22 @@ class Orphans:
 
     Of requests that may be suspects it takes one at a time, and only where ``suspects`` says that one may be
     run: the others are left to whichever worker comes to be free for one.
+
+    While ``contact`` shows that others may not have been able to renew their leases it takes nothing over.
     """
 
     def __init__(
-        self, settings: BrokerSettings, connection: Connection, holdings: Holdings, consumer: str
+        self,
+        settings: BrokerSettings,
+        connection: Connection,
+        holdings: Holdings,
+        contact: Contact,
+        consumer: str,
     ) -> None:
         self._settings = settings
         self._connection = connection
         self._holdings = holdings
+        self._contact = contact
         self._consumer = consumer
         self._queues = settings.keys.queues(settings.model)
         self._cursors: list[bytes] = [b"0-0"] * len(self._queues)
@@ -60,11 +69,15 @@ class Orphans:
         otherwise get all the room there ever is. Raises ``redis.RedisError``; what was taken over then is a
         stray, which the heartbeat finds.
         """
-        settings = self._settings
+        settings, contact = self._settings, self._contact
         begun = self._cursors
         lease = milliseconds(settings.lease)
-        arguments = [GROUP, self._consumer, lease, *room, suspects, SUSPICIOUS, *begun]
-        reply: list[Any] = await self._connection.run(SWEEP, self._queues, arguments)
+        times = (contact.renewed or 0, contact.since, contact.outage)
+        arguments = [GROUP, self._consumer, lease, *room, suspects, SUSPICIOUS, *times, *begun]
+        reply: list[Any] | None = await self._connection.run(SWEEP, self._queues, arguments)
+        if reply is None:
+            self._due = [anyio.current_time() + settings.lease / 12] * len(PRIORITIES)
+            return []
         found, self._cursors, passed_over = reply
         pause = jittered(settings.lease / 3, 0.8)
         for priority, (allowed, left) in enumerate(zip(room, passed_over, strict=True)):
@@ -77,8 +90,9 @@ class Orphans:
             else:
                 self._passed_over[priority] |= left > 0
         taken: list[Held] = []
-        for stream, entry_id, body, deliveries in found:
-            held = self._holdings.take(Entry(stream - 1, entry_id.decode(), deliveries), body)
+        for stream, entry_id, body, deliveries, excused in found:
+            entry = Entry(stream - 1, entry_id.decode(), deliveries, excused=excused == 1)
+            held = self._holdings.take(entry, body)
             if held is not None:
                 self._connection.counters.redelivered += 1
                 taken.append(held)

@@ -261,6 +261,7 @@ class Outbox:
             return  # let go while the call was under way
         if reply[0] == b"lost":
             _explain_loss(held, status=reply[1].decode(), epoch=reply[2].decode())
+            held.superseded = True
             self._lose(held)
         elif message.kind == "end":
             if held.output.ending is not None:

@@ -163,7 +163,7 @@ def test_a_claim_by_a_former_owner_of_the_entry_is_refused(redis_client: redis.R
     keys = [KEYS.request("a"), KEYS.events("a")]
 
     def claim(consumer: str, deliveries: int) -> list[bytes | int]:
-        arguments = ["5-1", 16, deliveries, consumer, MODEL, "", 60_000, 5, 2, 0, GROUP]
+        arguments = ["5-1", 16, deliveries, consumer, MODEL, "", 60_000, 5, 2, 0, GROUP, 0]
         reply = redis_client.eval(CLAIM.text, len(keys), *keys, *arguments)
         assert isinstance(reply, list)
         return [reply[0], *reply[2:4]]

@@ -186,7 +186,9 @@ class DeliveryProtocol(RuleBasedStateMachine):
 
 
 async def _born(url: str, name: str) -> SteppedWorker:
-    return SteppedWorker(url, name, epoch_weight=EPOCH_WEIGHT)
+    worker = SteppedWorker(url, name, epoch_weight=EPOCH_WEIGHT)
+    await worker.renew()
+    return worker
 
 
 @pytest.fixture

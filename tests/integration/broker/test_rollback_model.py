@@ -226,6 +226,7 @@ class PowerLosses(RuleBasedStateMachine):
 
     async def born(self, name: str) -> SteppedWorker:
         worker = SteppedWorker(self.server.url, name)
+        await worker.renew()
         worker.connection.executed = self.remember
         return worker
 

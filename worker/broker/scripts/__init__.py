@@ -37,6 +37,7 @@ CLAIM: Final = Script.read("claim")
 EMIT: Final = Script.read("emit")
 FINISH: Final = Script.read("finish")
 SETTLE: Final = Script.read("settle")
+EXCUSE: Final = Script.read("excuse")
 HEARTBEAT: Final = Script.read("heartbeat")
 PRESENCE: Final = Script.read("presence")
 RELEASE: Final = Script.read("release")
@@ -44,7 +45,10 @@ DEPTH: Final = Script.of(client_scripts.DEPTH.source)
 
 _TEXTS: Final = {
     script.digest: script.text
-    for script in (TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, HEARTBEAT, PRESENCE, RELEASE, DEPTH)
+    for script in (
+        *(TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, EXCUSE),
+        *(HEARTBEAT, PRESENCE, RELEASE, DEPTH),
+    )
 }
 
 

@@ -3,7 +3,8 @@
 -- KEYS: request hash, event log; the entry's queue stream too, where one script may touch it: on a single
 --       server, not in a cluster
 -- ARGV: queue entry id, number of its stream, times delivered, consumer, model, deadline in ms or '', TTL ms,
---       most attempts, attempts after which a request is a suspect, 1 if a suspect may be claimed, group
+--       most attempts, attempts after which a request is a suspect, 1 if a suspect may be claimed, group,
+--       1 if it is no wonder that the worker before fell silent, since Redis could not be reached
 -- Returns {verdict, now ms, ...}
 --   'run' | 'cancelled' | 'expired' | 'poison', now, epoch, attempts, logged tokens, {event, ...}
 --     claimed; in the last three cases the caller ends the request without running it
@@ -19,17 +20,18 @@
 --
 -- An attempt that logged output and then ended in silence is a quarter of one: more likely than not something
 -- else killed the worker. `since` is where the log ended when it began, `spared` how many such there were.
+-- `silent` is described in excuse.lua.
 
 local place, deliveries = ARGV[2] .. '/' .. ARGV[1], tonumber(ARGV[3])
 local consumer, model = ARGV[4], ARGV[5]
 local deadline, ttl, most = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local suspicious, suspects, group = tonumber(ARGV[9]), ARGV[10] == '1', ARGV[11]
+local suspicious, suspects, group, excused = tonumber(ARGV[9]), ARGV[10] == '1', ARGV[11], ARGV[12] == '1'
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local state = redis.call('HMGET', KEYS[1], 'status', 'epoch', 'attempts', 'claimed', 'deliveries', 'worker',
-                         'cancel', 'seq', 'dead', 'since', 'spared')
+                         'cancel', 'seq', 'dead', 'since', 'spared', 'silent')
 local status, claimed = state[1], state[4]
 local epoch, attempts = tonumber(state[2] or '0'), tonumber(state[3] or '0')
 local delivered = tonumber(state[5] or '0')
@@ -48,7 +50,16 @@ end
 
 -- The same delivery claimed twice is a repetition whose first reply was lost.
 local repeated = status == 'running' and state[6] == consumer and deliveries == delivered
-if not repeated and seq > since then spared = spared + 1 end
+local silent = state[12] or ''
+if status == 'running' and not repeated then
+  if excused then
+    attempts = attempts - 1
+  else
+    local quarter = seq > since
+    if quarter then spared = spared + 1 end
+    silent = silent .. state[6] .. (quarter and '+ ' or ' ')
+  end
+end
 local verdict = 'run'
 if state[7] then verdict = 'cancelled'
 elseif deadline and now >= deadline then verdict = 'expired'
@@ -61,7 +72,7 @@ if not repeated then
   attempts = attempts + 1
   redis.call('HSET', KEYS[1], 'status', 'running', 'epoch', epoch, 'attempts', attempts, 'worker', consumer,
              'claimed', place, 'deliveries', deliveries, 'started', now, 'since', seq)
-  if spared > 0 then redis.call('HSET', KEYS[1], 'spared', spared) end
+  if silent ~= '' then redis.call('HSET', KEYS[1], 'spared', spared, 'silent', silent) end
   redis.call('HSETNX', KEYS[1], 'entry', ARGV[1])
   redis.call('HSETNX', KEYS[1], 'model', model)
   redis.call('HSETNX', KEYS[1], 'created', now)

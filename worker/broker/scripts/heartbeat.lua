@@ -27,6 +27,9 @@ end
 
 local at = 5 + 2 * tonumber(ARGV[4])
 if at > 5 then
+  -- A script that has begun to write may go on when memory is full, and this must: it is what keeps requests
+  -- from moving and clients from seeing no worker.
+  redis.call('PEXPIRE', worker, lease)
   redis.call('HSET', worker, 'updated', now, unpack(ARGV, 5, at - 1))
   redis.call('PEXPIRE', worker, lease)
 end
