@@ -48,8 +48,8 @@ class AsyncClient:
     ) -> None:
         self.model = model
         self.queue_limit = queue_limit
-        self.keys = Keys(namespace)
         self.connection = Connection(url, timeout=timeout, patience=patience)
+        self.keys = Keys(namespace, self.connection.location.database)
         self.channels = Channels(self.connection)
 
     async def submit(self, prompt: str | None = None, **fields: Unpack[RequestFields]) -> "AsyncHandle":

@@ -44,8 +44,7 @@ class Location:
         scheme, _, rest = url.partition("://")
         secure, _, kind = scheme.partition("+")
         if not kind:
-            parse_url(url)
-            return cls("single", url)
+            return cls("single", url, database=parse_url(url).get("db", 0))
         if secure not in ("redis", "rediss") or kind not in ("sentinel", "cluster"):
             known = "redis, rediss, unix, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster"
             raise ValueError(f"redis: the URL's scheme must be one of {known}, got {scheme!r}")

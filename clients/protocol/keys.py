@@ -27,13 +27,15 @@ def lane_of(tenant: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Every key and channel name under one namespace.
+    """Every key and channel name under one namespace, in one ``database`` of the server.
 
+    A server's channels know no databases, so their names carry it, unless it is the first.
     Names that could escape their hash tag or pattern are refused with ``ValueError``: a request id or a
     model name comes from outside.
     """
 
     namespace: str = "headrace"
+    database: int = 0
 
     def __post_init__(self) -> None:
         if not NAMESPACE.match(self.namespace):
@@ -57,7 +59,7 @@ class Keys:
 
     def control(self, model: str) -> str:
         """Channel of notices to workers, msgpack ``{"cancel": ID}``."""
-        return self._of_model("control", model)
+        return self._channel(self._of_model("control", model))
 
     def dead(self, model: str) -> str:
         """Stream of requests given up on."""
@@ -77,7 +79,10 @@ class Keys:
 
     def channel(self, request_id: str) -> str:
         """Channel on which the same event bytes are published as they are logged."""
-        return self._of_request("channel", request_id)
+        return self._channel(self._of_request("channel", request_id))
+
+    def _channel(self, name: str) -> str:
+        return f"{name}@{self.database}" if self.database else name
 
     def _of_model(self, kind: str, model: str) -> str:
         if not MODEL_NAME.match(model):

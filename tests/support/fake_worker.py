@@ -26,6 +26,7 @@ from headrace.clients.protocol import (
     decode_request,
     encode_event,
 )
+from headrace.clients.redis_url import Location
 
 TTL = 600
 
@@ -34,7 +35,7 @@ class FakeWorker:
     """Serves ``model`` on the server at ``url``; rides out its restarts."""
 
     def __init__(self, url: str, model: str = "m", namespace: str = "headrace") -> None:
-        self.keys = Keys(namespace)
+        self.keys = Keys(namespace, Location.of(url).database)
         self.model = model
         retry = Retry(ExponentialWithJitterBackoff(cap=0.2, base=0.01), 200)
         self.redis = redis.Redis.from_url(

@@ -40,6 +40,7 @@ class BrokerSettings:
     """How many are kept, approximately."""
     publish: str = field(init=False)
     """The command that publishes events."""
+    keys: Keys = field(init=False)
 
     def __post_init__(self) -> None:
         if not WORKER_NAME.match(self.name):
@@ -50,17 +51,16 @@ class BrokerSettings:
         for limit in ("max_attempts", "max_outbox_bytes", "dead_letters"):
             if getattr(self, limit) < 1:
                 raise ValueError(f"{limit}: must be at least 1, got {getattr(self, limit)}")
-        Keys(self.namespace).control(self.model)
-        object.__setattr__(self, "publish", Location.of(self.url).publish)
+        location = Location.of(self.url)
+        keys = Keys(self.namespace, location.database)
+        keys.control(self.model)
+        object.__setattr__(self, "publish", location.publish)
+        object.__setattr__(self, "keys", keys)
 
     @property
     def clustered(self) -> bool:
         """A script may touch the keys of one hash tag only."""
         return self.publish == "SPUBLISH"
-
-    @property
-    def keys(self) -> Keys:
-        return Keys(self.namespace)
 
 
 def consumer_name(worker: str) -> str:

@@ -52,9 +52,9 @@ export class Client implements AsyncDisposable {
     const { model, namespace, queueLimit = 10_000, timeout = 5000, patience = 30_000, tls } = options;
     this.#model = model;
     this.#queueLimit = queueLimit === null ? null : atLeast("queueLimit", 0, queueLimit);
-    this.#keys = new Keys(namespace);
     const limits = { timeout: atLeast("timeout", 1, timeout), patience: atLeast("patience", 0, patience) };
     this.#connection = new Connection(url, { ...limits, tls });
+    this.#keys = new Keys(namespace, this.#connection.database);
     this.#channels = new Channels(this.#connection.servers);
   }
 

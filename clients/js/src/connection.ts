@@ -17,6 +17,7 @@ const PASSING =
  * reply that was lost says nothing about what was done.
  */
 export class Connection {
+  readonly database: number;
   readonly servers: Servers;
   readonly #patience: number;
   #closed = false;
@@ -27,7 +28,9 @@ export class Connection {
     options: { timeout: number; patience: number; tls?: ConnectionOptions | undefined },
   ) {
     this.#patience = options.patience;
-    this.servers = openServers(parseLocation(url, options.tls), options.timeout);
+    const location = parseLocation(url, options.tls);
+    this.servers = openServers(location, options.timeout);
+    this.database = location.database;
   }
 
   /**

@@ -331,3 +331,36 @@ async def test_closing_the_client_ends_its_streams(
     with pytest.raises(JsError, match="closed"):
         await handle.status()
     await subscribed(worker, handle, followers=0)
+
+
+async def test_another_database_with_equal_names_and_ids_is_not_heard(
+    node: JsProcess, client: JsClient, redis_url: str, worker: FakeWorker
+) -> None:
+    url = redis_url.removesuffix("0") + "1"
+    other_worker = FakeWorker(url)
+    other = await node.open(url, model="m")
+    control = other_worker.redis.pubsub(ignore_subscribe_messages=True)
+    handles = [await each.submit(prompt="Hello", id="same") for each in (client, other)]
+    readers = [JsReader(handle.events()) for handle in handles]
+    async with anyio.create_task_group() as group:
+        for reader in readers:
+            group.start_soon(reader.run)
+        for each in (worker, other_worker):
+            each.take()
+        worker.emit("same", "one")
+        other_worker.emit("same", "one and a half", [1, 2])
+        await eventually(lambda: readers[0].text == "one" and readers[1].text == "one and a half")
+        control.subscribe(other_worker.keys.control("m"), worker.keys.control("m"))
+        control.get_message(timeout=20)
+        await handles[1].cancel()
+        await eventually(lambda: other_worker.cancelled("same"))
+        assert not worker.cancelled("same")
+        message = control.get_message(timeout=20) or control.get_message(timeout=20)
+        assert message["channel"] == b"headrace:control:{m}@1"
+        worker.finish("same")
+        other_worker.finish("same", "cancelled")
+    assert [reader.ends[0]["finish_reason"] for reader in readers] == ["stop", "cancelled"]
+    assert [reader.text for reader in readers] == ["one", "one and a half"]
+    control.close()
+    await other.close()
+    other_worker.close()

@@ -22,7 +22,8 @@ export function laneOf(tenant: string | undefined): number {
 }
 
 /**
- * Key and channel names under one namespace.
+ * Key and channel names under one namespace, in one database of the server. A server's channels know no
+ * databases, so their names carry it, unless it is the first.
  *
  * Names that could escape their hash tag or pattern are refused with a `TypeError`: a request id or a model
  * name comes from outside.
@@ -30,8 +31,11 @@ export function laneOf(tenant: string | undefined): number {
 export class Keys {
   readonly #namespace: string;
 
-  constructor(namespace = "headrace") {
+  readonly #database: number;
+
+  constructor(namespace = "headrace", database = 0) {
     this.#namespace = named("namespace", namespace, NAMESPACE);
+    this.#database = database;
   }
 
   /** All queue streams of a model: by priority, then by lane. */
@@ -44,7 +48,7 @@ export class Keys {
 
   /** Channel of notices to workers, msgpack `{"cancel": ID}`. */
   control(model: string): string {
-    return this.#ofModel("control", model);
+    return this.#channel(this.#ofModel("control", model));
   }
 
   /** Hash of one request's state. */
@@ -59,7 +63,11 @@ export class Keys {
 
   /** Channel on which the same event bytes are published as they are logged. */
   channel(id: string): string {
-    return this.#ofRequest("channel", id);
+    return this.#channel(this.#ofRequest("channel", id));
+  }
+
+  #channel(name: string): string {
+    return this.#database === 0 ? name : `${name}@${this.#database}`;
   }
 
   #ofModel(kind: string, model: string): string {
