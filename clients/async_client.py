@@ -1,6 +1,6 @@
 """The client for asyncio (and anyio on asyncio)."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
@@ -9,7 +9,7 @@ from .channels import Channels
 from .connection import Connection
 from .event_log import EventLog
 from .follow import follow
-from .protocol import Delta, Done, Event, Keys
+from .protocol import Delta, Done, Event, Keys, Request
 from .request_state import RequestStatus
 from .result import Result, completed_text, result_of, timings_of
 from .submission import RequestFields, enqueue, request_from
@@ -63,9 +63,16 @@ class AsyncClient:
             QueueFull: with ``depth`` and ``limit``; nothing was enqueued.
             Unavailable: Redis was away for longer than ``patience``; repeat with the same id.
         """
-        request = request_from(prompt, self.model, fields)
-        await enqueue(self.connection, self.keys, request, self.queue_limit)
-        return AsyncHandle(self, request.id, request.model)
+        (handle,) = await self.submit_all([request_from(prompt, self.model, fields)])
+        return handle
+
+    async def submit_all(self, requests: Sequence[Request]) -> "list[AsyncHandle]":
+        """Enqueue requests of one model, all or none. Ids that are known are passed over, as by ``submit``.
+
+        Raises as ``submit``, and ``ValueError`` for requests of several models, or none.
+        """
+        await enqueue(self.connection, self.keys, requests, self.queue_limit)
+        return [AsyncHandle(self, request.id, request.model) for request in requests]
 
     def attach(self, request_id: str, *, wait: float = 0.0) -> "AsyncHandle":
         """A handle on a request that was submitted elsewhere or earlier. Costs nothing until it is used.

@@ -86,7 +86,7 @@ class DeadLetters:
         keys = [self._keys.request(request.id), self._keys.events(request.id)]
         if not await self._connection.call(lambda server: REVIVE.run(server, keys, [])):
             raise DeadLetterUnusable(f"request {request.id} is queued or running")
-        await enqueue(self._connection, self._keys, request, None)
+        await enqueue(self._connection, self._keys, [request], None)
         await self.drop(letter)
         return request
 

@@ -18,12 +18,17 @@ class Unavailable(HeadraceError):
 
 
 class QueueFull(HeadraceError):
-    """The model's queue holds ``limit`` requests or more, running ones included; nothing was enqueued."""
+    """The model's queue holds ``depth`` requests, running ones included, and has no room for ``wanted`` more.
 
-    def __init__(self, depth: int, limit: int) -> None:
-        super().__init__(f"the queue holds {depth} requests, the limit is {limit}")
+    Nothing was enqueued.
+    """
+
+    def __init__(self, depth: int, limit: int, wanted: int = 1) -> None:
+        more = "" if wanted == 1 else f", {wanted} more do not fit"
+        super().__init__(f"the queue holds {depth} requests, the limit is {limit}{more}")
         self.depth = depth
         self.limit = limit
+        self.wanted = wanted
 
 
 class UnknownRequest(HeadraceError):

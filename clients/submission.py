@@ -1,4 +1,4 @@
-"""Putting a request on its queue: once, bounded, and so that a client's crash half-way heals.
+"""Putting requests on their queue: once, bounded, all or none, and so that a client's crash half-way heals.
 
 On one server that is one script. A request's state and its model's queues lie in different slots of a Redis
 Cluster, so there it takes several, and state without an ``entry`` means that nobody knows of a queue entry
@@ -6,11 +6,17 @@ yet: submitting again adds one. Should there be two after all, the second does n
 over an entry whose request runs or has ended.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, TypedDict
 from uuid import uuid4
 
+import anyio
+
 from .connection import Connection
-from .errors import QueueFull
+from .errors import QueueFull, Unavailable
 from .protocol import (
     LANES,
     PRIORITIES,
@@ -28,8 +34,8 @@ PENDING_TTL: Final = 24 * 3600
 """Seconds that the state of a queued request is kept; a worker's claim sets its own."""
 
 _UNLIMITED: Final = 1 << 53
-_KNOWN: Final = (0, b"known")
-"""In place of a queue's depth and an entry: there is nothing to do."""
+_TIME_TO_WITHDRAW: Final = 2.0
+"""Seconds for taking back what was begun, while Redis does not answer everywhere."""
 
 
 class RequestFields(TypedDict, total=False):
@@ -70,55 +76,93 @@ def request_from(prompt: str | None, model: str | None, fields: RequestFields) -
     return make_request(**{**defaults, **given, **fields})
 
 
-async def enqueue(connection: Connection, keys: Keys, request: Request, limit: int | None) -> None:
-    """Enqueue ``request``, unless its id is known: then nothing happens.
+async def enqueue(connection: Connection, keys: Keys, requests: Sequence[Request], limit: int | None) -> None:
+    """Enqueue ``requests``, which are of one model: all or none. One whose id is known is passed over.
 
     Raises:
-        QueueFull: the model's queues hold ``limit`` entries or more.
-        RequestError: the request is too large.
-        Unavailable: see ``Connection.call``. Whether it was enqueued is then unknown; repeat to be sure.
+        QueueFull: the model's queues would hold more than ``limit`` entries.
+        RequestError: a request is too large.
+        ValueError: there are none, or of several models.
+        Unavailable: see ``Connection.call``. Whether they were enqueued is then unknown; repeat to be sure.
     """
-    data = encode_request(request)
-    queues = keys.queues(request.model)
-    chosen: list[str | bytes | int] = [
-        1 + PRIORITIES.index(request.priority) * LANES + lane_of(request.tenant),
-        _UNLIMITED if limit is None else limit,
-        data,
-    ]
-    if connection.location.kind == "cluster":
-        depth, entry = await _in_a_cluster(
-            connection, keys.request(request.id), queues, request.model, chosen
-        )
-    else:
-        depth, entry = (
-            await connection.call(
-                lambda server: SUBMIT.run(
-                    server, [keys.request(request.id), *queues], [*chosen, request.model, PENDING_TTL * 1000]
-                )
+    models = {request.model for request in requests}
+    if len(models) != 1:
+        raise ValueError(f"requests: must be of 1 model, got {len(models)}")
+    (model,) = models
+    submission = _Submission(
+        model,
+        [keys.request(request.id) for request in requests],
+        [
+            (
+                1 + PRIORITIES.index(request.priority) * LANES + lane_of(request.tenant),
+                encode_request(request),
             )
-            or _KNOWN
-        )
-    if not entry:
-        raise QueueFull(depth, limit or 0)
+            for request in requests
+        ],
+        keys.queues(model),
+        _UNLIMITED if limit is None else limit,
+    )
+    in_a_cluster = connection.location.kind == "cluster"
+    depth = await (_in_a_cluster if in_a_cluster else _on_one_server)(connection, submission)
+    if depth is not None:
+        raise QueueFull(depth, limit or 0, len(requests))
 
 
-async def _in_a_cluster(
-    connection: Connection, state: str, queues: list[str], model: str, chosen: list[str | bytes | int]
-) -> tuple[int, bytes]:
-    """The queue's depth before, and the entry's id; empty when it was full."""
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """``entries`` are the number of a queue (from 1) and what to add to it, one for each of ``states``."""
 
-    async def record(entry: bytes) -> tuple[bool, bytes, bytes]:
+    model: str
+    states: list[str]
+    entries: list[tuple[int, bytes]]
+    queues: list[str]
+    limit: int
+
+
+async def _on_one_server(connection: Connection, submission: _Submission) -> int | None:
+    """The queues' depth where there is no room; None where the requests are enqueued."""
+    arguments = [submission.limit, submission.model, PENDING_TTL * 1000, *chain(*submission.entries)]
+    depth, enqueued = await connection.call(
+        lambda server: SUBMIT.run(server, [*submission.states, *submission.queues], arguments)
+    )
+    return depth if enqueued < 0 else None
+
+
+async def _in_a_cluster(connection: Connection, submission: _Submission) -> int | None:
+    """As ``_on_one_server``. All queues of a model lie in one slot, so one script adds the entries."""
+
+    async def record(state: str, entry: bytes) -> tuple[bool, bytes, bytes]:
         created, status, earlier_entry = await connection.call(
-            lambda server: RECORD.run(server, [state], [model, PENDING_TTL * 1000, entry])
+            lambda server: RECORD.run(server, [state], [submission.model, PENDING_TTL * 1000, entry])
         )
         return bool(created), status, earlier_entry
 
-    created, status, earlier_entry = await record(b"")
-    if not created and (earlier_entry or status != b"queued"):
-        return _KNOWN
-    depth, entry = await connection.call(lambda server: ENQUEUE.run(server, queues, chosen))
-    if entry:
-        await record(entry)
-    elif created:
-        await connection.call(lambda server: WITHDRAW.run(server, [state], []))
-    return depth, entry
+    created: list[str] = []
+    fresh: list[tuple[str, tuple[int, bytes]]] = []
+
+    async def withdraw() -> None:
+        for state in created:
+            await connection.call(lambda server, state=state: WITHDRAW.run(server, [state], []))
+
+    try:
+        for state, entry in zip(submission.states, submission.entries, strict=True):
+            new, status, earlier_entry = await record(state, b"")
+            if new:
+                created.append(state)
+            if new or (status == b"queued" and not earlier_entry):
+                fresh.append((state, entry))
+    except Unavailable:
+        # States alone make nobody work, and expire; still, nobody should see them as queued.
+        with anyio.move_on_after(_TIME_TO_WITHDRAW), suppress(Unavailable):
+            await withdraw()
+        raise
+    if not fresh:
+        return None
+    arguments = [submission.limit, *chain(*(entry for _, entry in fresh))]
+    depth, *added = await connection.call(lambda server: ENQUEUE.run(server, submission.queues, arguments))
+    if not added:
+        await withdraw()
+        return depth
+    for (state, _), entry in zip(fresh, added, strict=True):
+        await record(state, entry)
+    return None

@@ -16,7 +16,7 @@ from .ask import Ask
 from .batch_lines import CHAT, answered, asks_of, failed, parse_line
 from .batch_store import Batch
 from .chat_format import ChatFormat
-from .completion import Completion
+from .completion import Completion, results_of
 from .completion_format import CompletionFormat
 from .errors import ApiError, api_error_of, invalid
 from .identity import id_for, part_of
@@ -106,12 +106,13 @@ class LineRunner:
         while not self._cancelled:
             try:
                 await self._intake.check_model(model, can_wait=True)
-                handles = [await self._submit(line_id, index, ask) for index, ask in enumerate(asks)]
+                requests = self._intake.prepare(self._caller, [self._limited(ask) for ask in asks], line_id)
+                handles = await self._intake.submit(requests, repeatable=True)
                 self._running.update(handles)
                 try:
                     if self._cancelled:
                         await cancel_all(handles)
-                    results = [await handle.result() for handle in handles]
+                    results = await results_of(handles)
                     return None if any(map(self._came_to_nothing, asks, results)) else results
                 finally:
                     self._running.difference_update(handles)
@@ -134,6 +135,5 @@ class LineRunner:
         own = ask.fields.get("deadline")
         return self._latest if own is None else min(own, self._latest)
 
-    async def _submit(self, line_id: str, index: int, ask: Ask) -> AsyncHandle:
-        limited = Ask(ask.fields | RequestFields(deadline=self._deadline(ask)), ask.prompt)
-        return await self._intake.submit_one(self._caller, limited, part_of(line_id, index))
+    def _limited(self, ask: Ask) -> Ask:
+        return Ask(ask.fields | RequestFields(deadline=self._deadline(ask)), ask.prompt)

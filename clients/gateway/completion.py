@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from ..async_client import AsyncHandle
 from ..protocol import Delta, Done, Event, FinishReason, Usage
 from ..result import Result
 from ..transcript import Transcript
 from .errors import api_error_of, expired, worker_error
+from .intake import cancel_all
 from .merging import merged
 from .placement import PlacedToken, Placement
 from .positions import Position
@@ -18,6 +19,10 @@ from .vocabulary import Vocabulary
 
 _STATUS_WAIT = 2.0
 """Seconds that a stream's status is held back for a request that is refused at once."""
+
+
+FAILURES: Final = frozenset[FinishReason]({"error", "expired"})
+"""Ends of a request of which no answer can be made."""
 
 
 class Format(Protocol):
@@ -159,15 +164,22 @@ class Completion:
         }
 
 
-async def results_of(handles: Sequence[AsyncHandle], leave: asyncio.Future[None]) -> list[Result] | None:
-    """All results, or None if ``leave`` is done before. Raises as ``AsyncHandle.result``."""
-    every = asyncio.gather(*(handle.result() for handle in handles))
+async def results_of(handles: Sequence[AsyncHandle]) -> list[Result]:
+    """All results. If one failed, the others are cancelled: no answer is made of them.
+
+    Raises as ``AsyncHandle.result``.
+    """
+    tasks = [asyncio.ensure_future(handle.result()) for handle in handles]
     try:
-        await asyncio.wait([every, leave], return_when=asyncio.FIRST_COMPLETED)
-        return every.result() if every.done() else None
+        for next_result in asyncio.as_completed(tasks):
+            if (await next_result).finish_reason in FAILURES:
+                await cancel_all(handles)
+                break
+        return [await task for task in tasks]
     finally:
-        every.cancel()
-        await asyncio.gather(every, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _head(delta: Delta, reader: Transcript) -> Delta:

@@ -9,8 +9,8 @@ import anyio
 
 from ..async_client import AsyncHandle
 from ..errors import HeadraceError
-from ..protocol import Delta, Event
-from .completion import Completion
+from ..protocol import Delta, Done, Event
+from .completion import FAILURES, Completion
 from .intake import cancel_all
 from .metrics import Metrics
 
@@ -32,6 +32,18 @@ async def counted(
                 if submitted is not None and event.seq == 0:
                     metrics.first_token(monotonic() - submitted)
                     submitted = None
+            yield event
+    finally:
+        await events.aclose()
+
+
+async def failing_together(handle: AsyncHandle, handles: Sequence[AsyncHandle]) -> AsyncGenerator[Event]:
+    """``handle``'s events. If it fails, so does the answer that it is part of: the others are cancelled."""
+    events = handle.events()
+    try:
+        async for event in events:
+            if isinstance(event, Done) and event.finish_reason in FAILURES:
+                await cancel_all([other for other in handles if other is not handle])
             yield event
     finally:
         await events.aclose()

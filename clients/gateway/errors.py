@@ -84,7 +84,8 @@ def rate_limited(message: str, retry_after: int, code: str = "rate_limit_exceede
 
 
 def queue_full(error: QueueFull, retry_after: int) -> ApiError:
-    message = f"The queue is full: it holds {error.depth} requests, the limit is {error.limit}."
+    more = "" if error.wanted == 1 else f", and {error.wanted} more do not fit"
+    message = f"The queue is full: it holds {error.depth} requests, the limit is {error.limit}{more}."
     return rate_limited(message, retry_after, "queue_full")
 
 

@@ -124,9 +124,9 @@ class SocketSession:
             raise invalid("webhook: is for POST /v1/requests", "webhook")
         self._gateway.slots.check(caller)
         ask = job_ask(message.request)
-        await self._gateway.intake.admit(caller, message.request.model, [ask])
-        trace: str = self._socket.state.trace
-        handle = await self._gateway.intake.submit_one(caller, ask, new_id(caller.tenant), trace)
+        model, trace = message.request.model, self._socket.state.trace
+        requests = await self._gateway.intake.admit(caller, model, [ask], new_id(caller.tenant), trace)
+        (handle,) = await self._gateway.intake.submit(requests, repeatable=False)
         self._gateway.metrics.submitted.labels(message.request.model).inc()
         await self._send({"type": "accepted", "ref": message.ref, "id": handle.id})
         await tasks.start(self._deliver, caller, handle, Position())

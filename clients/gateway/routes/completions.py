@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from ...async_client import AsyncHandle
+from ...result import Result
 from ..access import CallerDep, GatewayDep
 from ..api_keys import Caller
 from ..ask import Ask
@@ -16,9 +17,10 @@ from ..chat_format import ChatFormat
 from ..completion import Completion, Format, results_of
 from ..completion_body import CompletionBody, completion_asks
 from ..completion_format import CompletionFormat
-from ..delivery import abandon, cancelling, counted
+from ..delivery import abandon, cancelling, counted, failing_together
 from ..errors import invalid, stopping
 from ..gateway import Gateway
+from ..identity import id_for, new_id
 from ..positions import Position
 from ..sampling_body import SamplingBody
 from ..sse import SseResponse, compact, frame, watch
@@ -53,16 +55,17 @@ async def _answer(
     request: Request, gateway: Gateway, caller: Caller, body: SamplingBody, asks: list[Ask], form: Format
 ) -> Response:
     n = body.n or 1
-    limit = gateway.settings.max_choices
+    limit = min(gateway.settings.max_choices, gateway.settings.queue_limit)
     if len(asks) * n > limit:
         raise invalid(f"n: times the number of prompts must be at most {limit}", "n")
     wanted = [ask.choice(index) for ask in asks for index in range(n)]
     if body.stream:
         gateway.slots.check(caller)
-    await gateway.intake.admit(caller, body.model, wanted)
-    started = monotonic()
     key = await idempotency_key(request)
-    handles = await gateway.intake.submit(caller, wanted, key=key, trace=request.state.trace)
+    first = new_id(caller.tenant) if key is None else id_for(caller.tenant, b"request", key)
+    requests = await gateway.intake.admit(caller, body.model, wanted, first, request.state.trace)
+    started = monotonic()
+    handles = await gateway.intake.submit(requests, repeatable=key is not None)
     request.state.request_id = handles[0].id
     gateway.metrics.submitted.labels(body.model).inc(len(handles))
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -73,7 +76,7 @@ async def _answer(
         return await _whole(request, completion, handles, cancels=cancels)
 
     def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
-        sources = [counted(handle.events(), gateway.metrics, started) for handle in handles]
+        sources = [counted(failing_together(handle, handles), gateway.metrics, started) for handle in handles]
         stream = completion.stream(sources, Position(), gateway.settings.heartbeat, leave)
         return cancelling(stream, completion, handles) if cancels else stream
 
@@ -97,10 +100,21 @@ async def _whole(
     results = None
     try:
         with watch(request.receive) as leave:
-            results = await results_of(handles, leave)
+            results = await _unless_left(handles, leave)
     finally:
         if results is None and cancels:
             await abandon(handles)
     if results is None:
         return Response(status_code=CLIENT_GONE)
     return JSONResponse(completion.whole(results), headers={"x-headrace-request": completion.id})
+
+
+async def _unless_left(handles: Sequence[AsyncHandle], leave: asyncio.Future[None]) -> list[Result] | None:
+    """As ``results_of``, or None if ``leave`` is done before."""
+    task = asyncio.create_task(results_of(handles))
+    try:
+        await asyncio.wait([task, leave], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -23,14 +23,16 @@ async def submit(
 ) -> RequestView:
     """Answers at once, also while no worker is alive for a model that is known. `Location` has the job."""
     ask = job_ask(body)
-    await gateway.intake.admit(caller, body.model, [ask], can_wait=True)
     key = await idempotency_key(request)
     request_id = new_id(caller.tenant) if key is None else id_for(caller.tenant, b"request", key)
+    requests = await gateway.intake.admit(
+        caller, body.model, [ask], request_id, request.state.trace, can_wait=True
+    )
     request.state.request_id = request_id
     if body.webhook is not None:
         await gateway.webhooks.register(request_id, body.webhook, caller.tenant)
     try:
-        handle = await gateway.intake.submit_one(caller, ask, request_id, request.state.trace)
+        (handle,) = await gateway.intake.submit(requests, repeatable=key is not None)
     except (ApiError, HeadraceError, RequestError):
         if body.webhook is not None and key is None:
             await gateway.webhooks.withdraw(request_id)

@@ -17,9 +17,6 @@ import { ENQUEUE, RECORD, SUBMIT, WITHDRAW } from "./scripts/script.js";
 const PENDING_TTL = 24 * 3600 * 1000;
 const UNLIMITED = 2 ** 53;
 
-/** A queue's depth before, and the entry's id; empty when it was full. */
-type Outcome = [depth: number, entry: Buffer];
-
 /**
  * Enqueue `request`, unless its id is known: then nothing happens.
  *
@@ -34,28 +31,29 @@ export async function enqueue(
   const state = keys.request(request.id);
   const queues = keys.queues(request.model) as [string, ...string[]];
   const queue = PRIORITIES.indexOf(request.priority) * LANES + laneOf(request.tenant);
-  const chosen = [queue + 1, limit ?? UNLIMITED, request.data];
-  let outcome: Outcome | [];
+  const most = limit ?? UNLIMITED;
+  const chosen = [queue + 1, request.data];
+  let depth: number | undefined;
   if (connection.servers.sharded) {
-    outcome = await inCluster(connection, state, queues, request.model, chosen);
+    depth = await inCluster(connection, state, queues, request.model, [most, ...chosen]);
   } else {
     const reply = await connection.call((servers) =>
-      SUBMIT.run(servers, [state, ...queues], [...chosen, request.model, PENDING_TTL]),
+      SUBMIT.run(servers, [state, ...queues], [most, request.model, PENDING_TTL, ...chosen]),
     );
-    outcome = reply as Outcome | [];
+    const [before, enqueued] = reply as [number, number];
+    if (enqueued < 0) depth = before;
   }
-  const [depth, entry] = outcome;
-  if (entry?.length === 0) throw new QueueFull(depth ?? 0, limit ?? 0);
+  if (depth !== undefined) throw new QueueFull(depth, limit ?? 0);
 }
 
-/** Nothing where the request is known already. */
+/** The queues' depth where there is no room for the request. */
 async function inCluster(
   connection: Connection,
   state: string,
   queues: [string, ...string[]],
   model: string,
   chosen: (Uint8Array | number)[],
-): Promise<Outcome | []> {
+): Promise<number | undefined> {
   const record = async (entry: string) => {
     const reply = await connection.call((servers) =>
       RECORD.run(servers, [state], [model, PENDING_TTL, entry]),
@@ -65,10 +63,13 @@ async function inCluster(
   };
 
   const before = await record("");
-  if (!before.created && (before.enqueued || before.status !== "queued")) return [];
+  if (!before.created && (before.enqueued || before.status !== "queued")) return undefined;
   const reply = await connection.call((servers) => ENQUEUE.run(servers, queues, chosen));
-  const [depth, entry] = reply as Outcome;
-  if (entry.length > 0) await record(entry.toString());
-  else if (before.created) await connection.call((servers) => WITHDRAW.run(servers, [state], []));
-  return [depth, entry];
+  const [depth, entry] = reply as [number, Buffer?];
+  if (entry) {
+    await record(entry.toString());
+    return undefined;
+  }
+  if (before.created) await connection.call((servers) => WITHDRAW.run(servers, [state], []));
+  return depth;
 }

@@ -12,9 +12,9 @@ from redis_cluster import ThreeMasters, three_masters
 from redis_servers import BINARIES, Kind
 from waiting import eventually
 
-from headrace.clients import AsyncClient, Delta, Done
+from headrace.clients import AsyncClient, Delta, Done, QueueFull, UnknownRequest
 from headrace.clients.overview import Monitor
-from headrace.clients.protocol import Keys
+from headrace.clients.protocol import Keys, make_request
 from headrace.worker.broker import open_broker
 
 pytestmark = pytest.mark.anyio
@@ -177,6 +177,26 @@ async def test_slots_that_move_take_queue_and_streams_along(cluster: ThreeMaster
         with anyio.fail_after(9):
             assert (await waiting.result()).finish_reason == "cancelled"
         tasks.cancel_scope.cancel()
+
+
+async def test_several_are_enqueued_on_all_nodes_or_none(cluster: ThreeMasters) -> None:
+    names = ids_on_every_node(cluster, "several", 2)
+    requests = [make_request(id=name, model="several", prompt="p") for name in names]
+    async with AsyncClient(cluster.url, queue_limit=len(names) - 1) as client:
+        with pytest.raises(QueueFull, match=f"{len(names)} more do not fit"):
+            await client.submit_all(requests)
+        for name in names:
+            with pytest.raises(UnknownRequest):
+                await client.attach(name).status()
+        client.queue_limit = len(names)
+        for _ in "ab":
+            handles = await client.submit_all(requests)
+            assert [(await handle.status()).status for handle in handles] == ["queued"] * len(names)
+        client.queue_limit = 2 * len(names)
+        more = [make_request(id=f"{name}-more", model="several", prompt="p") for name in names]
+        await client.submit_all([*requests, *more])  # full again only if each was enqueued once
+        with pytest.raises(QueueFull):
+            await client.submit("p", model="several")
 
 
 async def test_queues_and_workers_are_found_on_whichever_node(cluster: ThreeMasters) -> None:
