@@ -41,7 +41,7 @@ class TextEncoder:
             raise InvalidInputError("messages", "must be at least 1, got 0")
         try:
             text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+                [_plain(message) for message in messages], tokenize=False, add_generation_prompt=True
             )
         except Exception as error:  # a template is the model's own program and may raise anything
             raise InvalidInputError("messages", f"refused by the model's chat template: {error}") from error
@@ -75,3 +75,11 @@ class TextEncoder:
     def _check_length(self, field: str, length: int) -> None:
         if not 1 <= length <= self._max_tokens:
             raise InvalidInputError(field, f"must be 1 to {self._max_tokens} tokens, got {length}")
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message as any template takes it: null or missing content is no text, other nulls are not there.
+
+    Templates join strings; some say "None" of a null, and others fail.
+    """
+    return {"content": "", **{name: value for name, value in message.items() if value is not None}}

@@ -44,6 +44,31 @@ def test_no_chat_template() -> None:
     assert "model mill has no chat template" in str(error)
 
 
+@pytest.mark.parametrize("absent", [{"content": None}, {}, {"content": "", "name": None, "tool_calls": None}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[{{ m['role'] }}] {{ m['content'] }};",
+        "{{ '[' + m['role'] + '] ' + m['content'] + ';' }}",
+        "[{{ m.role }}] {% if 'name' in m %}{{ m.name + ': ' }}{% endif %}{{ m.content | trim }};",
+        "[{{ m.role }}] {{ m.content }}{% for call in m.tool_calls if 'tool_calls' in m %}{% endfor %};",
+    ],
+)
+def test_a_message_without_content_has_no_text(body: str, absent: dict[str, object]) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}" + body + "{% endfor %}"
+    plain = TextEncoder(tokenizer, model="mill", vocab_size=VOCABULARY, max_tokens=LIMIT)
+    tokens = plain.messages([{"role": "user", "content": "hi"}, {"role": "assistant", **absent}])
+    assert TOKENIZER.decode(tokens) == "[user] hi;[assistant] ;"
+
+
+def test_a_name_reaches_the_chat_template() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.name + ': ' + m.content }}{% endfor %}"
+    named = TextEncoder(tokenizer, model="mill", vocab_size=VOCABULARY, max_tokens=LIMIT)
+    assert TOKENIZER.decode(named.messages([{"role": "user", "name": "Mia", "content": "hi"}])) == "Mia: hi"
+
+
 @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "mill " * LIMIT}]])
 def test_conversations_of_no_length_or_too_long(messages: list[dict[str, str]]) -> None:
     assert refused(encoder().messages, messages).field == "messages"
