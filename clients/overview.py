@@ -9,6 +9,7 @@ import redis.asyncio
 
 from .connection import Connection
 from .protocol import GROUP, LANES, Keys
+from .protocol.keys import MODEL_NAME
 from .queue_status import QueueStatus, queue_statuses
 from .scripts import DEPTH
 
@@ -100,6 +101,8 @@ class Monitor:
         match = self._name.match(name)
         if match is None or (self._model is not None and match[2] != self._model):
             return
+        if not MODEL_NAME.match(match[2]):
+            return
         if match[1] == "worker":
             self._workers.add((match[2], match[3]))
         else:
@@ -119,7 +122,10 @@ class Monitor:
         workers: list[WorkerStatus] = []
         for (model, name), fields in zip(names, records, strict=True):
             if fields:
-                record = {field.decode(): value.decode(errors="replace") for field, value in fields.items()}
+                record = {
+                    field.decode(errors="replace"): value.decode(errors="replace")
+                    for field, value in fields.items()
+                }
                 workers.append(_worker_status(model, name, record, now))
             else:
                 self._workers.discard((model, name))

@@ -40,7 +40,7 @@ async def read_status(connection: Connection, keys: Keys, request_id: str) -> Re
         return await server.hgetall(key)
 
     fields = await connection.call(read)
-    state = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+    state = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}
     if state.get("status") not in ("queued", "running", "finished"):
         raise UnknownRequest(request_id)
     return _status_of(request_id, state)

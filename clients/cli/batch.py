@@ -10,6 +10,7 @@ from ..async_client import AsyncClient, AsyncHandle
 from ..connection import pauses
 from ..errors import EventsLost, QueueFull, Unavailable, UnknownRequest
 from ..protocol import Request, RequestError
+from ..protocol.plain_data import first_flaw
 from ..submission import RequestFields
 from .record import result_record
 
@@ -95,6 +96,8 @@ def _fields_of(line: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise RequestError("line", f"must be a JSON object, got {type(fields).__name__}")
     known = cast(dict[str, Any], fields)
+    if flaw := first_flaw(known, finite=True):
+        raise RequestError(flaw.field or "line", flaw.problem)
     if unknown := sorted(set(known) - set(Request.model_fields)):
         raise RequestError(unknown[0], "is no field of a request")
     return {name: value for name, value in known.items() if name != "v"}

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from ..json_values import plain
 from ..result import Result
 
 
@@ -15,4 +16,5 @@ def result_record(result: Result) -> dict[str, Any]:
 
 
 def as_line(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=repr) + "\n"
+    """JSON; what it lacks is replaced, see ``plain``."""
+    return json.dumps(plain(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO, cast
 
@@ -203,7 +204,12 @@ async def _submit_file(
 @contextmanager
 def _opened(file: str, output: Path | None) -> Generator[tuple[TextIO, TextIO]]:
     with ExitStack() as stack:
-        lines = sys.stdin if file == "-" else stack.enter_context(Path(file).open(encoding="utf-8"))
+        # A line that is not UTF-8 fails by itself, with its field named.
+        lines = (
+            _standard_input()
+            if file == "-"
+            else stack.enter_context(Path(file).open(encoding="utf-8", errors="surrogateescape"))
+        )
         results = sys.stdout if output is None else stack.enter_context(output.open("w", encoding="utf-8"))
         yield lines, results
 
@@ -213,7 +219,14 @@ def _prompt_text(prompt: str | None) -> str:
         return prompt
     if prompt is None and sys.stdin.isatty():
         raise typer.BadParameter("give one, or --file, or text on standard input", param_hint="PROMPT")
-    return sys.stdin.read()
+    return _standard_input().read()
+
+
+def _standard_input() -> TextIO:
+    """In UTF-8; what is none is found where the request is checked, and told by its field."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    return sys.stdin
 
 
 def _show(text: str) -> None:

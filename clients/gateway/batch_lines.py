@@ -1,6 +1,5 @@
 """Lines of a batch: what they ask for, and what comes back."""
 
-import json
 from contextlib import suppress
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from .ask import Ask
 from .chat_body import ChatBody, chat_ask
 from .completion_body import CompletionBody, completion_asks
 from .errors import ApiError, invalid, too_large
+from .json_body import parse_json
 from .sampling_body import SamplingBody
 from .sse import compact
 from .validation import validation_error
@@ -58,20 +58,20 @@ def split_lines(content: bytes, max_lines: int) -> list[bytes]:
 def parse_line(line: bytes, place: str) -> _Line:
     """Raises ``ApiError`` saying what is wrong at ``place``."""
     try:
-        parsed = _Line.model_validate(json.loads(line))
-    except (ValueError, RecursionError) as error:
-        problem = validation_error_of(error)
+        parsed = _Line.model_validate(parse_json(line, "line"))
+    except ApiError as error:
+        problem = "is not JSON" if error.code == "invalid_json" else error.message
         raise invalid(f"{place}: {problem}", "file") from None
+    except ValidationError as error:
+        raise invalid(f"{place}: {_problem_of(error)}", "file") from None
     if parsed.method != "POST" or parsed.url not in ENDPOINTS:
         raise invalid(f"{place}: must be a POST to {' or '.join(ENDPOINTS)}", "file")
     return parsed
 
 
-def validation_error_of(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
-    return "is not JSON"
+def _problem_of(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
 
 
 def asks_of(line: _Line, default_max_tokens: int) -> tuple[SamplingBody, list[Ask]]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ..connection import Connection
+from ..json_values import plain
 from .api_keys import Caller
 from .errors import ApiError, not_found
 from .files import PREFIX as FILE_PREFIX
 from .files import Files, Results, StoredFile
 from .identity import id_for, new_id
-from .json_values import plain
 from .redis_clock import RedisClock
 from .redis_keys import GatewayKeys
 from .scripts import ADVANCE

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ..json_values import finite
 from ..protocol import FinishReason
 from ..result import Result
-from .json_values import finite
 from .placement import PlacedToken
 from .vocabulary import Vocabulary, name_of
 

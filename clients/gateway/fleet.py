@@ -75,7 +75,10 @@ class Fleet:
                 self._scanned = self._looked = now
 
     async def _scan(self, server: Any) -> list[str]:
-        return [key.decode() async for key in server.scan_iter(match=f"{self._prefix}*", count=_PAGE)]
+        return [
+            key.decode(errors="replace")
+            async for key in server.scan_iter(match=f"{self._prefix}*", count=_PAGE)
+        ]
 
     async def _read(self, keys: list[str]) -> None:
         async def read(server: Any) -> list[dict[bytes, bytes]]:

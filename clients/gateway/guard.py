@@ -4,7 +4,7 @@ Here rather than in each route, so that a new route is closed until it is opened
 """
 
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import anyio
 from starlette.datastructures import Headers
@@ -15,6 +15,7 @@ from .access import caller_by_key, key_in_header
 from .error_responses import error_response
 from .errors import ApiError, forbidden, invalid, too_large
 from .gateway import Gateway
+from .json_body import check_json
 
 _BODY_SECONDS: Final = 60.0
 _UPLOADS: Final = "/v1/files"
@@ -54,7 +55,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:
-        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        host = _split(f"//{headers.get('host', '')}").hostname or ""
         if self._settings.allowed_hosts and host not in self._settings.allowed_hosts:
             raise invalid("Host: this gateway does not go by that name", "host", "invalid_host")
 
@@ -64,7 +65,7 @@ class Guard:
         allowed = self._settings.cors_origins
         if origin is None or "*" in allowed or origin in allowed:
             return
-        if urlsplit(origin).netloc != headers.get("host"):
+        if _split(origin).netloc != headers.get("host"):
             raise forbidden("This origin may not open a WebSocket here.")
 
     async def _bounded(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
@@ -89,7 +90,16 @@ class Guard:
                     break
         if waiting.cancelled_caught:
             raise ApiError(408, "timeout_error", "The body did not come in time.", code="slow_body")
+        if not upload:
+            check_json(bytes(body))
         return _replay({"type": "http.request", "body": bytes(body), "more_body": False}, receive)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
 
 
 def _replay(first: Message, receive: Receive) -> Receive:

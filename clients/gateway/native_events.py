@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from ..json_values import finite_logprobs, plain
 from ..protocol import Done, Event
 from .errors import api_error_of
-from .json_values import finite_logprobs, plain
 from .merging import merged
 from .positions import Position
 from .sse import HEARTBEAT, compact, frame

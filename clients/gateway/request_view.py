@@ -5,8 +5,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from ..async_client import AsyncHandle
+from ..json_values import finite_logprobs, plain
 from ..protocol import FinishReason
-from .json_values import finite_logprobs, plain
 
 
 class TimingsView(BaseModel):

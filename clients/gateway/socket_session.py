@@ -11,7 +11,6 @@ To the client: ``accepted`` with ``ref`` and ``id``; ``delta`` and ``done`` with
 which is what ``after`` takes; ``error`` with ``ref`` or ``id``.
 """
 
-import json
 from typing import Annotated, Any, Final, Literal
 
 import anyio
@@ -29,6 +28,7 @@ from .errors import ApiError, api_error_of, invalid
 from .gateway import Gateway
 from .identity import new_id
 from .job_body import JobBody, job_ask
+from .json_body import parse_json
 from .merging import merged
 from .native_events import event_body
 from .positions import Position
@@ -93,15 +93,25 @@ class SocketSession:
         key = key_in_header(self._socket)
         if key is None and self._gateway.keys is not None:
             with anyio.fail_after(AUTHORIZE_WITHIN):
-                message = _parsed(await self._socket.receive_text())
+                message = _parsed(await self._text())
             key = message.get("key") if message.get("type") == "authorize" else None
         return caller_by_key(self._gateway, key if isinstance(key, str) else None)
 
+    async def _text(self) -> str:
+        """Raises ``ApiError`` for bytes."""
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005), message.get("reason"))
+        text: str | None = message.get("text")
+        if text is None:
+            raise invalid("A message must be text.", None)
+        return text
+
     async def _receive(self, caller: Caller, tasks: TaskGroup) -> None:
         while True:
-            text = await self._socket.receive_text()
             about: dict[str, str] = {}
             try:
+                text = await self._text()
                 raw = _parsed(text)
                 about = {name: raw[name] for name in ("ref", "id") if isinstance(raw.get(name), str)}
                 match _MESSAGES.validate_python(raw):
@@ -176,10 +186,7 @@ class SocketSession:
 
 def _parsed(text: str) -> dict[str, Any]:
     """Raises ``ApiError``."""
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError):
-        raise invalid("A message is not valid JSON.", None, "invalid_json") from None
+    message = parse_json(text, "A message")
     if not isinstance(message, dict):
         raise invalid("A message must be an object.", None)
     return message  # pyright: ignore[reportUnknownVariableType]

@@ -17,6 +17,7 @@ def validation_error(problems: Sequence[Any]) -> ApiError:
     if problems[0]["type"] == "json_invalid":
         return invalid("The body is not valid JSON.", None, "invalid_json")
     param = ".".join(str(part) for part in shared[1:]) or None
+    param = None if param is None else param[:200]
     wishes = list(dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in same))
     message = f"{param or shared[0]}: {', or '.join(wishes)}"
     code = "missing_required_parameter" if problems[0]["type"] == "missing" else "invalid_value"

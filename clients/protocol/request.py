@@ -4,12 +4,14 @@ A request is a msgpack map in a queue entry's ``r`` field. Fields this version d
 old workers serve new clients.
 """
 
+from contextlib import suppress
 from typing import Annotated, Any, Final, cast
 
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .keys import MODEL_NAME, REQUEST_ID, Priority
+from .plain_data import Flaw, first_flaw
 
 VERSION: Final = 1
 
@@ -114,6 +116,8 @@ class Request(BaseModel):
     @field_validator("metadata")
     @classmethod
     def _metadata_is_small(cls, value: Any) -> Any:
+        if flaw := first_flaw(value):
+            raise ValueError(flaw.problem)
         size = len(_packed(value))
         if size > MAX_METADATA_BYTES:
             raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes of msgpack, got {size}")
@@ -145,7 +149,10 @@ def encode_request(request: Request) -> bytes:
     try:
         data = _packed({"v": VERSION, **request.model_dump(exclude_defaults=True)})
     except ValueError as error:
-        raise RequestError("request", str(error), request.id) from None
+        fields = {name: value for name, value in request if name != "messages"}
+        fields["messages"] = [dict(message) for message in request.messages or ()]
+        flaw = first_flaw(fields) or Flaw("request", str(error))
+        raise RequestError(flaw.field, flaw.problem, request.id) from None
     if len(data) > MAX_BYTES:
         raise RequestError("request", f"must be at most {MAX_BYTES} bytes, got {len(data)}", request.id)
     return data
@@ -163,6 +170,8 @@ def decode_request(data: bytes) -> Request:
         raise RequestError("request", problem, _salvage_id(data))
     try:
         body = msgpack.unpackb(data)
+    except UnicodeDecodeError:
+        raise _not_unicode(data) from None
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         # Not the error's repr: that of a UnicodeDecodeError holds the user's text.
         problem = f"not msgpack: {str(error) or type(error).__name__:.200}"
@@ -174,6 +183,15 @@ def decode_request(data: bytes) -> Request:
     return _validate(known, _readable_id(fields.get("id")))
 
 
+def _not_unicode(data: bytes) -> RequestError:
+    request_id = _salvage_id(data)
+    with suppress(ValueError, TypeError, msgpack.UnpackException, RecursionError):
+        flaw = first_flaw(msgpack.unpackb(data, unicode_errors="surrogateescape"))
+        if flaw is not None:
+            return RequestError(flaw.field or "request", "must be valid UTF-8", request_id)
+    return RequestError("request", "not msgpack: has text that is not UTF-8", request_id)
+
+
 def _validate(fields: dict[str, Any], request_id: str | None) -> Request:
     try:
         return Request.model_validate(fields)
@@ -181,6 +199,11 @@ def _validate(fields: dict[str, Any], request_id: str | None) -> Request:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "request"
         problem = first["msg"].removeprefix("Value error, ")
+        name = first["loc"][0] if first["loc"] else ""
+        if (first["type"] == "string_unicode" or name == "metadata") and (
+            flaw := first_flaw({name: fields.get(str(name))})
+        ):
+            raise RequestError(flaw.field, flaw.problem, request_id) from None
         if first["type"] not in ("missing", "value_error"):
             problem += f", got {_described(first['input'])}"
         raise RequestError(field, problem, request_id) from None

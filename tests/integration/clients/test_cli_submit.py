@@ -246,3 +246,25 @@ def test_output_that_nobody_reads_any_more_ends_the_request(redis_url: str, work
     assert process.wait(timeout=60) == 1
     assert worker.cancelled(request.id)
     process.stderr.close()
+
+
+def test_bytes_that_are_no_text(redis_url: str, serving: FakeWorker, tmp_path: Path) -> None:
+    """A line that is no UTF-8 fails by itself, and names its field; a prompt is refused by name."""
+    del serving
+    file = tmp_path / "requests.jsonl"
+    file.write_bytes(b'{"prompt": "a\xff"}\n{"prompt": "b", "metadata": [NaN]}\n{"prompt": "c"}\n')
+    command = [sys.executable, "-P", "-c", "from headrace.worker.cli import main; main()", "submit"]
+    command += ["--redis", redis_url]
+    done = subprocess.run([*command, "--file", str(file)], capture_output=True, check=False)
+    records = {record["line"]: record for record in map(json.loads, done.stdout.splitlines())}
+    told = {line: record["error"]["message"] for line, record in records.items() if "error" in record}
+    assert told == {
+        1: "prompt: must be valid Unicode, without lone surrogates",
+        2: "metadata.0: must be a finite number",
+    }
+    assert records[3]["text"] == "c "
+    for arguments, text in ((["a\udcff"], b""), (["-"], b"a\xff")):
+        done = subprocess.run([*command, *arguments], input=text, capture_output=True, check=False)
+        assert done.returncode == 2
+        assert b"prompt: must be valid Unicode" in done.stderr.replace(b"\n", b" ")
+        assert b"Traceback" not in done.stderr

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from headrace.clients.gateway.chat_format import ChatFormat
 from headrace.clients.gateway.completion_format import CompletionFormat
 from headrace.clients.gateway.errors import ApiError
-from headrace.clients.gateway.json_values import plain
 from headrace.clients.gateway.merging import merged
 from headrace.clients.gateway.placement import PlacedToken
 from headrace.clients.gateway.positions import Position
 from headrace.clients.gateway.settings import GatewaySettings
 from headrace.clients.gateway.sse import compact, frame
 from headrace.clients.gateway.vocabulary import load_vocabularies, name_of
+from headrace.clients.json_values import plain
 from headrace.clients.protocol import Delta, Done, Event, Usage
 
 JSON = st.recursive(

@@ -15,6 +15,16 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=8,
 )
+
+
+def nested(depth: int) -> list[object]:
+    """Lists in one another."""
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
@@ -97,9 +107,9 @@ def test_fields_of_messages_are_kept_for_the_chat_template() -> None:
         ({"prompt": "a", "priority": "urgent"}, "priority: .* 'high', 'normal' or 'low'"),
         ({"prompt": "a", "seed": 1 << 63}, "seed: "),
         ({"prompt": "a", "metadata": "x" * (1 << 14)}, "metadata: must be at most 16384 bytes"),
-        ({"prompt": "a", "metadata": object()}, "metadata: must be plain msgpack data"),
-        ({"prompt": "a", "metadata": {1: 2}}, "metadata: must be plain msgpack data"),
-        ({"prompt": "a", "metadata": "\ud800"}, "metadata: must be plain msgpack data"),
+        ({"prompt": "a", "metadata": object()}, "metadata: must be plain data"),
+        ({"prompt": "a", "metadata": {1: 2}}, "metadata: must have names that are text"),
+        ({"prompt": "a", "metadata": "\ud800"}, "metadata: must be valid Unicode"),
         ({"prompt": "a", "id": "a b"}, "id: must be 1 to 128 of the characters"),
         ({"prompt": "a", "model": "a}"}, "model: must be 1 to 200 of the characters"),
         ({"prompt": "a", "v": 2}, "v: .* less than or equal to 1, got 2"),
@@ -112,7 +122,7 @@ def test_what_is_wrong_is_named_with_its_limit(fields: dict[str, object], proble
 
 def test_what_the_other_side_could_not_read_is_not_sent() -> None:
     request = make_request(id="r", model="m", messages=[{"role": "user", "x": {1: 2}}])
-    with pytest.raises(RequestError, match="request: must be plain msgpack data"):
+    with pytest.raises(RequestError, match=r"messages\.0\.x: must have names that are text"):
         encode_request(request)
 
 
@@ -168,3 +178,39 @@ def test_errors_do_not_repeat_what_the_user_wrote() -> None:
         with pytest.raises(RequestError) as caught:
             decode_request(data)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages.0.content"),
+        ({"messages": [Message(role="user", content="\ud800")]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "x": {"y": "\ud800"}}]}, "messages.0.x.y"),
+        ({"messages": [{"role": "user", "x": 1 << 64}]}, "messages.0.x"),
+        ({"prompt": "x", "stop": ["a", "\ud800"]}, "stop.1"),
+        ({"prompt": "x", "tenant": "\ud800"}, "tenant"),
+        ({"prompt": "x", "trace": "\ud800"}, "trace"),
+        ({"prompt": "x", "model": "\ud800"}, "model"),
+        ({"prompt": "x", "metadata": {"key": "\ud800"}}, "metadata.key"),
+        ({"prompt": "x", "metadata": {"\ud800": 1}}, "metadata"),
+        ({"prompt": "x", "metadata": {1: 1}}, "metadata"),
+        ({"prompt": "x", "metadata": [1 << 64]}, "metadata.0"),
+        ({"prompt": "x", "metadata": {"key": object()}}, "metadata.key"),
+        ({"prompt": "x", "metadata": nested(70)}, "metadata"),
+        ({"prompt": "x", "metadata": nested(5000)}, "metadata"),
+    ],
+)
+def test_what_no_wire_carries_is_named_by_its_place(fields: dict[str, object], field: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        encode_request(make_request(**({"id": "a", "model": "m"} | fields)))
+    assert caught.value.field == field
+    assert "codec" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_named_by_their_place() -> None:
+    body = {"id": "a", "model": "m", "prompt": "x", "metadata": {"key": "good"}}
+    data = msgpack.packb(body).replace(b"good", b"\xed\xa0\x80x")
+    with pytest.raises(RequestError, match=r"metadata\.key: must be valid UTF-8") as caught:
+        decode_request(data)
+    assert caught.value.request_id == "a"

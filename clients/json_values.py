@@ -4,26 +4,32 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, Final, cast
 
-from ..protocol import TokenLogprobs
+from .protocol import TokenLogprobs
+from .protocol.plain_data import MAX_DEPTH
 
 LEAST_LOGPROB: Final = -9999.0
 """What stands for a probability of zero, as with OpenAI."""
 
 
-def plain(value: Any) -> Any:
-    """``value`` with what JSON lacks replaced: bytes by text, infinities by null, keys by text."""
+def plain(value: Any, depth: int = 0) -> Any:
+    """``value`` with what JSON lacks replaced: bytes by text, keys by text, infinities by null, and by null
+    what is nested deeper than a reader may take."""
+    if depth > MAX_DEPTH:
+        return None
     match value:
-        case None | bool() | int() | str():
+        case None | bool() | int():
             return value
+        case str():
+            return value.encode("utf-8", "replace").decode()
         case float():
             return value if isfinite(value) else None
         case bytes():
             return value.decode("utf-8", "replace")
         case Mapping():
             pairs = cast(Mapping[Any, Any], value).items()
-            return {key if isinstance(key, str) else str(plain(key)): plain(item) for key, item in pairs}
+            return {str(plain(key)): plain(item, depth + 1) for key, item in pairs}
         case Sequence():
-            return [plain(item) for item in cast(Sequence[Any], value)]
+            return [plain(item, depth + 1) for item in cast(Sequence[Any], value)]
         case _:
             return str(value)
 
