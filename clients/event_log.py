@@ -94,7 +94,9 @@ class EventLog:
             lambda server: READ.run(server, self._keys, [self._cursor, PAGE])
         )
         return _Page(
-            state={name.decode(): value.decode(errors="replace") for name, value in _pairs(state)},
+            state={
+                name.decode(errors="replace"): value.decode(errors="replace") for name, value in _pairs(state)
+            },
             entries=[_entry(item) for item in entries],
             last=_entry(last[0]) if last else None,
         )
