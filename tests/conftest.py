@@ -13,13 +13,26 @@ import pytest
 import redis
 from redis_servers import BINARIES, Kind, RedisServer, running
 
+pytest_plugins = ["left_out"]
+
 # Triton reads it when a kernel is defined, and the first test that imports one may be any: with it, kernels
 # are ordinary Python on CPU tensors.
 os.environ["TRITON_INTERPRET"] = "1"
 
+# Of several processes side by side, each has one core at best.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell lets what it starts in the background ignore control-C, and that is inherited: commands that tests
 # interrupt would not notice.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two a core, for most tests wait most of the time; none beside this one for files that are named."""
+    if any(".py" in argument for argument in config.args):
+        return 0
+    return min(2 * (os.cpu_count() or 1), 8)
 
 
 @pytest.fixture(scope="session")

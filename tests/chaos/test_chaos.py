@@ -13,7 +13,13 @@ pytestmark = pytest.mark.anyio
 EVERY_FAULT: dict[Fault, float] = {**dict.fromkeys(WEIGHTS, 1.0), "kill": 2.0, "power_loss": 0.0}
 
 
-@pytest.mark.parametrize(("server", "seed"), list(zip(BINARIES, (29, 34), strict=False)))
+@pytest.mark.parametrize(
+    ("server", "seed"),
+    [
+        pytest.param(kind, seed, marks=marks)
+        for kind, seed, marks in zip(BINARIES, (29, 34), ((), pytest.mark.slow), strict=False)
+    ],
+)
 async def test_nothing_is_lost_or_repeated(server: Kind, seed: int, tmp_path: Path) -> None:
     report = await run(
         Plan(seed=seed, kills=3, server=server, workers=2, concurrency=8, weights=EVERY_FAULT), tmp_path

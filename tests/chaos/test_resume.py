@@ -13,7 +13,7 @@ from worker_processes import WorkerProcesses, worker_processes
 
 from headrace.clients import AsyncClient, AsyncHandle, Delta, Done, Result
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 MODEL = "tiny"
 KILLS = 3

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
@@ -51,6 +53,7 @@ def compile_kernels(
     return [CompiledKernel(*fact) for fact in facts], unlike
 
 
+@pytest.mark.slow
 def test_attention_fits_and_uses_tensor_cores(tmp_path: Path) -> None:
     """For every target, nothing spills, and a decoding sequence is answered by the very same code whether or
     not there is a prompt in the batch."""

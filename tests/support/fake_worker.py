@@ -53,16 +53,15 @@ class FakeWorker:
 
     def take(self, timeout: float = 20) -> Request:
         """Claim the next request, waiting for one."""
-        queues = self.keys.queues(self.model)
-        for queue in queues:
-            try:
-                self.redis.xgroup_create(queue, GROUP, id="0", mkstream=True)
-            except redis.ResponseError as error:
-                assert "BUSYGROUP" in str(error)
+        streams = dict.fromkeys(self.keys.queues(self.model), ">")
         give_up = time.monotonic() + timeout
         while time.monotonic() < give_up:
-            streams = dict.fromkeys(queues, ">")
-            reply = self.redis.xreadgroup(GROUP, "fake", streams, count=1, block=50)
+            try:
+                reply = self.redis.xreadgroup(GROUP, "fake", streams, count=1, block=50)
+            except redis.ResponseError as error:
+                assert "NOGROUP" in str(error)
+                self._create_groups()
+                continue
             for queue, entries in reply:
                 for entry_id, fields in entries[:1]:
                     request = decode_request(fields[b"r"])
@@ -73,6 +72,13 @@ class FakeWorker:
                         pipeline.execute()
                     return request
         raise AssertionError("no request came")
+
+    def _create_groups(self) -> None:
+        for queue in self.keys.queues(self.model):
+            try:
+                self.redis.xgroup_create(queue, GROUP, id="0", mkstream=True)
+            except redis.ResponseError as error:
+                assert "BUSYGROUP" in str(error)
 
     def claim(self, request_id: str, entry_id: bytes | str = "0-1") -> None:
         """Take the request; once more, as another worker does when its worker was killed."""
@@ -176,7 +182,7 @@ def serve(worker: FakeWorker, answer: Callable[[FakeWorker, Request], None]) -> 
     def loop() -> None:
         while not stopping.is_set():
             try:
-                request = worker.take(timeout=0.2)
+                request = worker.take(timeout=0.05)
             except AssertionError:
                 continue
             answer(worker, request)

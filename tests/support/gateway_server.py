@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fake_worker import FakeWorker, serve
+from waiting import eventually_sync
 
 from headrace.clients.gateway.gateway import Gateway
 from headrace.clients.gateway.serve import listen, make_server
@@ -35,9 +36,8 @@ def running_gateway(redis_url: str, **settings: Any) -> Iterator[RunningGateway]
     listener = listen("127.0.0.1", 0, chosen.write_timeout)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the gateway does not start"
-        thread.join(0.005)
+    eventually_sync(lambda: server.started or not thread.is_alive())
+    assert server.started, "the gateway does not start"
     try:
         yield RunningGateway(f"http://127.0.0.1:{listener.getsockname()[1]}", server.gateway)
     finally:

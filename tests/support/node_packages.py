@@ -18,9 +18,11 @@ ENVIRONMENT = {**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PAT
 
 
 def npm(folder: Path, *arguments: str) -> str:
-    """The output of ``npm`` in ``folder``. Fails the test when npm fails."""
+    """The output of ``npm`` in ``folder``, one at a time. Fails the test when npm fails."""
     command = [str(NODE), str(_NPM), *arguments]
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+    with (folder / "package.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
     said = done.stdout[-8000:] + done.stderr[-8000:]
     assert done.returncode == 0, f"npm {' '.join(arguments)} in {folder.name}:\n{said}"
     return done.stdout
@@ -42,4 +44,11 @@ def install(folder: Path) -> None:
 def build_client() -> None:
     """The JavaScript client as its users get it, in ``clients/js/dist``."""
     install(CLIENT)
-    npm(CLIENT, "run", "build")
+    # Once for all the processes of a run: others read what it writes.
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    with (CLIENT / "node_modules.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        mark = CLIENT / "node_modules" / ".built"
+        if not mark.exists() or mark.read_text() != run:
+            npm(CLIENT, "run", "build")
+            mark.write_text(run)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from transformers import PreTrainedModel
@@ -60,11 +61,13 @@ def reference_cases(
 ) -> list[Case]:
     """The first ``count`` cases with one right answer; ``to_the_end``, of those that have ``max_tokens``."""
     cases: list[Case] = []
-    while len(cases) < count:
-        case = reference(model, next(prompts), max_tokens, eos)
+    for prompt in islice(prompts, 100 * count):
+        case = reference(model, prompt, max_tokens, eos)
         if case is not None and (len(case.expected) == max_tokens or not to_the_end):
             cases.append(case)
-    return cases
+        if len(cases) == count:
+            return cases
+    raise AssertionError(f"of {100 * count} prompts, {len(cases)} have one right answer")
 
 
 def random_prompts(rng: random.Random, tokens: Callable[[], int], longest: int) -> Iterator[list[int]]:
@@ -149,6 +152,7 @@ def serve(
         step = engine.step()
         engine.check()
         iteration += 1
+        assert iteration < 10_000, "the engine makes no progress"
         outcome.preemptions += len(step.preempted)
         outcome.batch_sizes.add(len(step.chunks))
         for finished in step.finished:

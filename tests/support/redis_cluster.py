@@ -85,8 +85,7 @@ class ThreeMasters:
             new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
             old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
             yield
-            while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
-                old.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+            self._until(lambda: not _move_some_keys(old, slot, target.port))
             for server in (target, source, *self.servers):
                 with server.connect() as client:
                     client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", new_id)
@@ -138,3 +137,11 @@ def three_masters(
         cluster = ThreeMasters(servers)
         cluster.join()
         yield cluster
+
+
+def _move_some_keys(source: redis.Redis, slot: int, port: int) -> list[bytes]:
+    """Those that it moved; none when none is left."""
+    keys: list[bytes] = source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+    if keys:
+        source.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 5000, "KEYS", *keys)
+    return keys

@@ -1,12 +1,13 @@
 """Valkey and Redis servers that tests start, kill and start again."""
 
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -137,8 +138,8 @@ class RedisServer:
         while time.monotonic() < give_up and self._process.poll() is None:
             try:
                 with self._client(port, timeout=5) as client:
-                    if client.ping():
-                        return True
+                    # Another server may have taken the port in the meantime.
+                    return client.info("server")["process_id"] == self._process.pid
             except redis.RedisError:
                 time.sleep(0.02)
         return False
@@ -168,6 +169,11 @@ def immortal_keys(client: redis.Redis) -> list[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """One below those that the system gives to outgoing connections, so that a server finds it free again
+    after a restart; at random, for tests that run side by side."""
+    for _ in range(1000):
+        with socket.socket() as probe, suppress(OSError):
+            port = random.randrange(10_000, 32_000)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")

@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from headrace.worker.model.demo_model import prepare_demo_model
 from headrace.worker.model.loader import LoadedModel, load_model
 
+pytestmark = pytest.mark.slow
+
 MAX_TOKENS = 8
 WINDOW = 512
 OPENINGS = [

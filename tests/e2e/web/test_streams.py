@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+import pytest
 from cut_proxy import cuttable
 from gateway_server import RunningGateway
 from paced_worker import PacedWorker
@@ -13,6 +14,7 @@ from waiting import eventually_sync
 PROMPT = "The water from the mill stream turns"
 
 
+@pytest.mark.always
 def test_an_answer_arrives_token_by_token(tab: PlaygroundPage, worker: PacedWorker) -> None:
     worker.pause = 0.03
     tab.open().send(PROMPT, max_tokens=60)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 KEYS = Keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(BINARIES))
 @pytest.mark.parametrize("loses", ["the request", "the queue"])
 async def test_a_primary_that_dies_is_a_pause(kind: Kind, loses: str, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ async def test_a_failover_is_a_pause(watched: Watched) -> None:
         assert immortal_keys(replica) == []
 
 
+@pytest.mark.slow
 async def test_a_master_that_becomes_a_replica_is_left_for_the_new_one(watched: Watched) -> None:
     """Both stay up, as when an operator moves the master: writes are refused, not connections."""
     with watched.replica.connect() as replica, watched.sentinel.connect() as sentinel:
