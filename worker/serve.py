@@ -105,7 +105,6 @@ class ServeLoop:
     async def _wait(self) -> None:
         """Until there is something to compute, to interrupt, or to end."""
         self._broker.intake.offer(self._engine.room(), waiting=len(self._inbox))
-        self._telemetry.idle()
         self._woken = anyio.Event()
         timeout = None if self._deadline is None else min(0.1, max(0.0, self._deadline - time.monotonic()))
         with anyio.move_on_after(timeout):

@@ -47,7 +47,7 @@ class Telemetry:
         queues: Callable[[], Sequence[QueueStatus]],
         ended: Callable[[Served, Finished | None], None] | None = None,
     ) -> None:
-        self.tokens_per_second = 0.0
+        self._tokens_per_second = 0.0
         self._streams: dict[str, Served] = {}
         self._ended = ended
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=_MOST_RECENT)
@@ -77,9 +77,11 @@ class Telemetry:
     def joined(self, sequence: EngineSequence, waited_ms: int, trace: str | None) -> None:
         """A request was claimed, ``waited_ms`` after it was enqueued."""
         waited = waited_ms / 1000
-        self._queue_wait.observe(waited)
+        if sequence.epoch == 1:  # later claims come after another worker, not after the queue
+            self._queue_wait.observe(waited)
         now = time.monotonic()
-        self._streams[sequence.id] = Served(sequence.id, sequence.epoch, trace, now - waited, now)
+        resumed = bool(sequence.output)
+        self._streams[sequence.id] = Served(sequence.id, sequence.epoch, trace, now - waited, now, resumed)
 
     def dropped(self, sequence_id: str) -> None:
         """A request left without an end that this worker would report."""
@@ -104,8 +106,9 @@ class Telemetry:
                 continue
             if stream.last_token is None:
                 stream.first_token = now
-                self._first_token.observe(now - stream.enqueued)
-                self._first_tokens.append((now, now - stream.enqueued))
+                if not stream.resumed:
+                    self._first_token.observe(now - stream.enqueued)
+                    self._first_tokens.append((now, now - stream.enqueued))
             else:
                 self._inter_token.observe(now - stream.last_token)
             stream.last_token = now
@@ -120,9 +123,11 @@ class Telemetry:
         self._window_tokens += output
         self._roll(now)
 
-    def idle(self) -> None:
-        """Nothing is running; the rate falls to zero."""
+    @property
+    def tokens_per_second(self) -> float:
+        """Over the last seconds; it falls to zero while nothing is computed."""
         self._roll(time.monotonic())
+        return self._tokens_per_second
 
     def _leave(self, sequence_id: str, finished: Finished | None) -> None:
         served = self._streams.pop(sequence_id, None)
@@ -135,7 +140,7 @@ class Telemetry:
     def _roll(self, now: float) -> None:
         elapsed = now - self._window_start
         if elapsed >= _WINDOW:
-            self.tokens_per_second = self._window_tokens / elapsed
+            self._tokens_per_second = self._window_tokens / elapsed
             self._window_start, self._window_tokens = now, 0
 
 

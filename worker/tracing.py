@@ -24,6 +24,8 @@ class Served:
     """W3C traceparent."""
     enqueued: float
     claimed: float
+    resumed: bool = False
+    """It goes on after output of an earlier claim: the first token here is not the request's first."""
     first_token: float | None = None
     last_token: float | None = None
 

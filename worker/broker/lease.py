@@ -65,6 +65,7 @@ class Leases:
         queues = settings.keys.queues(settings.model)
         self._keys = [*queues, settings.keys.worker(settings.model, settings.name)]
         self._kick = anyio.Event()
+        self._began = time.monotonic()
         self._trying_since: float | None = None
         self._failed = False
         self._cut_off_until = -math.inf
@@ -154,6 +155,7 @@ class Leases:
                 GROUP,
                 self._consumer,
                 milliseconds(self._settings.lease),
+                milliseconds(time.monotonic() - self._began),
                 len(record),
                 *fields,
             ]

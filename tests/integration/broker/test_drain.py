@@ -100,10 +100,13 @@ async def test_the_worker_record_tells_of_itself_and_expires(
         tasks.start_soon(broker.run)
         await until(lambda: redis_client.exists(key))
         fields = redis_client.hgetall(key)
+        started = fields.pop(b"started")
+        assert abs(int(started) - int(fields[b"updated"])) < 60_000
         seconds, _ = redis_client.time()
         assert abs(int(fields.pop(b"updated")) - seconds * 1000) < 60_000
         assert fields == {b"model": b"m", b"version": b"1", b"running": b"3", b"tokens_per_second": b"1.5"}
         first = redis_client.hget(key, "updated")
         await until(lambda: redis_client.hget(key, "updated") != first)
+        assert redis_client.hget(key, "started") == started
         tasks.cancel_scope.cancel()
     await until(lambda: not redis_client.exists(key))

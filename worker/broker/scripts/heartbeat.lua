@@ -1,8 +1,8 @@
 -- Renew this worker's leases and its own record.
 --
 -- KEYS: the queue streams; last, the worker hash
--- ARGV: group, consumer, lease ms, number of worker fields, field, value, ..., then for each stream the
---       number of entries held, followed by their ids
+-- ARGV: group, consumer, lease ms, how long the worker has served in ms, number of worker fields, field, value,
+--       ..., then for each stream the number of entries held, followed by their ids
 -- Returns {now ms, {{stream number, entry id}, ...} now owned by someone else, number of strays}
 --
 -- An entry that this consumer owns without knowing it (the reply that brought it was lost, or it was dropped)
@@ -25,12 +25,14 @@ local function renew(key, ids, idle)
   end
 end
 
-local at = 5 + 2 * tonumber(ARGV[4])
-if at > 5 then
+local at = 6 + 2 * tonumber(ARGV[5])
+if at > 6 then
+  local known = redis.call('EXISTS', worker) == 1
   -- A script that has begun to write may go on when memory is full, and this must: it is what keeps requests
   -- from moving and clients from seeing no worker.
   redis.call('PEXPIRE', worker, lease)
-  redis.call('HSET', worker, 'updated', now, unpack(ARGV, 5, at - 1))
+  redis.call('HSET', worker, 'updated', now, unpack(ARGV, 6, at - 1))
+  if not known then redis.call('HSET', worker, 'started', now - tonumber(ARGV[4])) end
   redis.call('PEXPIRE', worker, lease)
 end
 
