@@ -15,7 +15,7 @@ from .guard import Guard
 from .observation import Observation
 from .openapi import openapi_document
 from .pages import page_routes, web_folder
-from .routes import batches, completions, events, files, health, jobs, models, requests, socket, system
+from .routes import batches, completions, events, files, health, jobs, models, requests, socket, system, time
 from .settings import GatewaySettings
 from .tracing import begin_unrecorded, recorder
 
@@ -55,7 +55,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     app.openapi = lambda: openapi_document(app)
     app.state.gateway = gateway
     error_responses.install(app)
-    rooms = (completions, models, jobs, requests, events, files, batches, socket, system, health)
+    rooms = (completions, models, jobs, requests, events, files, batches, socket, system, time, health)
     for room in rooms:
         app.include_router(room.router)
     app.router.routes.extend(page_routes(web_folder()))

@@ -67,7 +67,23 @@ async function ask(method, path, { body, signal, headers = {} } = {}) {
 const request = (id) => `v1/requests/${encodeURIComponent(id)}`;
 
 export const submit = async (body, signal) => (await ask("POST", "v1/requests", { body, signal })).json();
-export const state = async (id, signal) => (await ask("GET", request(id), { signal })).json();
+/** With `now`, by the clock that its timings are of. */
+export async function state(id, signal) {
+  const view = await (await ask("GET", request(id), { signal })).json();
+  return { ...view, now: await now(signal) };
+}
+
+const FRESH = 60_000;
+let clock = null;
+
+/** Unix milliseconds by Redis's clock, which deadlines and timings are of: this machine's may be hours away. */
+export async function now(signal) {
+  if (clock === null || performance.now() - clock.asked > FRESH) {
+    const answer = await (await ask("GET", "v1/time", { signal })).json();
+    clock = { told: answer.now, asked: performance.now() };
+  }
+  return Math.round(clock.told + performance.now() - clock.asked);
+}
 export const cancel = async (id) => (await ask("DELETE", request(id))).json();
 export const models = async () => (await (await ask("GET", "v1/models")).json()).data.map((model) => model.id);
 

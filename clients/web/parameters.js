@@ -15,10 +15,11 @@ export function parametersOf(form) {
   if (stop.length) fields.stop = stop;
   if (form.elements.priority.value) fields.priority = form.elements.priority.value;
   if (form.elements.ignore_eos.checked) fields.ignore_eos = true;
-  const patience = Number(form.elements.patience.value);
-  if (patience > 0) fields.deadline = Date.now() + Math.round(1000 * patience);
   return fields;
 }
+
+/** Milliseconds after which the answer is of no use; 0 for none. */
+export const patienceOf = (form) => Math.max(0, Math.round(1000 * Number(form.elements.patience.value)));
 
 /** `\n` and `\t` as one can type them into a line. */
 const unescaped = (line) =>

@@ -5,7 +5,7 @@ import { Conversation } from "./conversation.js";
 import { byId, make, setText } from "./dom.js";
 import { count, milliseconds, plural, seconds } from "./format.js";
 import { Announcer, OutputText } from "./output.js";
-import { clearMarks, keepForm, parametersOf, pointAt, write } from "./parameters.js";
+import { clearMarks, keepForm, parametersOf, patienceOf, pointAt, write } from "./parameters.js";
 import { showProblem, hideProblem } from "./problems.js";
 import { followRun } from "./run.js";
 import { Timing } from "./timing.js";
@@ -86,6 +86,8 @@ export class Playground {
     const sent = performance.now();
     let id;
     try {
+      const patience = patienceOf(this.#form);
+      if (patience) body.deadline = (await api.now(this.#following.signal)) + patience;
       ({ id } = await api.submit(body, this.#following.signal));
     } catch (error) {
       this.#following = null;
@@ -195,7 +197,7 @@ export class Playground {
 
   #waiting(view) {
     if (view.status === "queued") {
-      const waited = view.timings.created ? (Date.now() - view.timings.created) / 1000 : 0;
+      const waited = view.timings.created ? (view.now - view.timings.created) / 1000 : 0;
       this.#showStatus(`Queued for ${seconds(Math.max(0, waited))}`, "busy");
     } else if (view.status === "running") {
       this.#showStatus("Reading the prompt", "busy");

@@ -48,6 +48,13 @@ class ModelList(BaseModel):
     data: list[ModelAnswer]
 
 
+class TimeAnswer(BaseModel):
+    """Unix milliseconds."""
+
+    object: Literal["time"] = "time"
+    now: int
+
+
 class WebhookSecret(BaseModel):
     """For the verifiers of Standard Webhooks."""
 
