@@ -7,7 +7,7 @@ class Clock:
     """An estimate from the times that scripts return; off by at most the round trip of the last one."""
 
     def __init__(self) -> None:
-        self._offset = time.time() * 1000 - _monotonic_ms()
+        self._offset = time.time() * 1000 - _monotonic_ms()  # noqa: TID251  until Redis has told
 
     def now_ms(self) -> int:
         """Unix time in milliseconds by Redis's clock. The host's, until Redis has told its own."""
