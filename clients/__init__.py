@@ -2,7 +2,15 @@
 
 from .async_client import AsyncClient, AsyncHandle
 from .client import Client, Handle
-from .errors import EventsLost, HeadraceError, QueueFull, RequestFailed, Unavailable, UnknownRequest
+from .errors import (
+    EventsLost,
+    HeadraceError,
+    QueueFull,
+    RequestFailed,
+    ServerFull,
+    Unavailable,
+    UnknownRequest,
+)
 from .protocol import Delta, Done, ErrorInfo, Event, FinishReason, Message, RequestError, TokenLogprobs, Usage
 from .request_state import RequestStatus
 from .result import Result, Timings
@@ -25,6 +33,7 @@ __all__ = [
     "RequestFailed",
     "RequestStatus",
     "Result",
+    "ServerFull",
     "Timings",
     "TokenLogprobs",
     "Unavailable",

@@ -10,7 +10,7 @@ import redis.asyncio
 import redis.exceptions as redis_errors
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 
-from .errors import Unavailable
+from .errors import ServerFull, Unavailable
 from .jitter import jittered
 from .redis_url import Location, close_client, open_client, time_limits
 from .servers import open_servers
@@ -69,6 +69,8 @@ class Connection:
                 finally:
                     self._turns.release()
             except _ANY as error:
+                if isinstance(error, redis_errors.OutOfMemoryError) or str(error).startswith("OOM"):
+                    raise ServerFull(f"Redis is full: {error}") from error
                 if not is_transient(error):
                     raise Unavailable(f"Redis refuses: {error}") from error
                 if not give_up or monotonic() + pause > give_up:

@@ -17,6 +17,10 @@ class Unavailable(HeadraceError):
     """
 
 
+class ServerFull(Unavailable):
+    """Redis has reached its memory limit and takes nothing more."""
+
+
 class QueueFull(HeadraceError):
     """The model's queue holds ``depth`` requests, running ones included, and has no room for ``wanted`` more.
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..errors import EventsLost, QueueFull, Unavailable, UnknownRequest
+from ..errors import EventsLost, QueueFull, ServerFull, Unavailable, UnknownRequest
 from ..protocol import ErrorInfo, RequestError
 
 _WORKER_ERRORS = frozenset({"invalid_request", "invalid_input", "unknown_model"})
@@ -129,6 +129,8 @@ def api_error_of(error: Exception) -> ApiError | None:
             return unknown_request()
         case EventsLost():
             return ApiError(500, "server_error", "Part of the request's output was lost.", code="events_lost")
+        case ServerFull():
+            return unavailable("The queue's server is full: it has no memory for more.", "queue_server_full")
         case Unavailable():
             return unavailable("The queue cannot be reached at the moment.", "queue_unavailable")
         case _:

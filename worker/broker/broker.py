@@ -58,7 +58,7 @@ class Broker:
             connection,
             self._holdings,
             self.clock,
-            on_gap=self.outbox.ask,
+            on_gap=self._reconnected,
             on_released=self._released,
         )
         claimer = Claimer(
@@ -136,6 +136,10 @@ class Broker:
 
     def _cancelled(self, held: Held) -> None:
         self.control.cancelled(held)
+
+    def _reconnected(self) -> None:
+        self.outbox.ask()
+        self.leases.renew_now()  # a server that lost its data has no record of this worker
 
     def _released(self) -> None:
         self.intake.sweep_now()

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 _LONGEST_NOTICE = 4096
 _POLL = 1.0
+_LONGEST_PAUSE = 1.0
+"""Seconds between tries: to be connected again is to be known again, see ``on_gap``."""
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class Control:
 
     async def run(self) -> None:
         """Listen until cancelled; subscribes again after every failure."""
-        backoff = Backoff()
+        backoff = Backoff(_LONGEST_PAUSE)
         failing = False
         while True:
             try:

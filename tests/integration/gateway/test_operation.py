@@ -263,3 +263,19 @@ def test_page(http: httpx.Client, gateway: RunningGateway) -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
     for path in ("/../gateway/app.py", "/%2e%2e/gateway/app.py", "/..%2fgateway%2fapp.py", "/__init__.py"):
         assert http.get(path).status_code == 404
+
+
+def test_a_full_server_is_named_as_full(private_server: RedisServer) -> None:
+    with (
+        running_gateway(private_server.url) as gateway,
+        private_server.connect() as client,
+        httpx.Client(base_url=gateway.url, timeout=30) as http,
+    ):
+        worker = FakeWorker(private_server.url)
+        announce(worker)
+        client.config_set("maxmemory", "1")
+        reply = http.post("/v1/completions", json=ASK)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "queue_server_full")
+        assert "full" in reply.json()["error"]["message"]
+        client.config_set("maxmemory", "0")
+        worker.close()
