@@ -39,6 +39,7 @@ def operator_port(host: str, port: int, registry: CollectorRegistry, health: Hea
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _SECONDS
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             match self.path.partition("?")[0]:

@@ -104,14 +104,16 @@ def run_gateway(settings: GatewaySettings, host: str, port: int, log_format: Lit
 def listen(host: str, port: int, write_timeout: float) -> socket.socket:
     """A listening socket; the system chooses the port if it is 0.
 
-    Connections whose peer takes nothing for ``write_timeout`` seconds are closed by the system.
+    Its connections send at once. Those whose peer takes nothing for ``write_timeout`` seconds are closed by
+    the system.
 
     Raises:
         OSError: the address is taken or not this machine's.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    family, _, protocol, _, address = found[0]
+    # asyncio sets TCP_NODELAY on connections of sockets that name their protocol.
+    listener = socket.socket(family, socket.SOCK_STREAM, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -11,7 +11,7 @@ from fake_worker import FakeWorker, serve
 from waiting import eventually_sync
 
 from headrace.clients.gateway.gateway import Gateway
-from headrace.clients.gateway.serve import listen, make_server
+from headrace.clients.gateway.serve import GatewayServer, listen, make_server
 from headrace.clients.gateway.settings import GatewaySettings
 from headrace.clients.protocol import FinishReason, Request
 
@@ -22,6 +22,7 @@ class RunningGateway:
 
     url: str
     gateway: Gateway
+    server: GatewayServer
 
     @property
     def v1(self) -> str:
@@ -29,17 +30,18 @@ class RunningGateway:
 
 
 @contextmanager
-def running_gateway(redis_url: str, **settings: Any) -> Iterator[RunningGateway]:
+def running_gateway(redis_url: str, *, host: str = "127.0.0.1", **settings: Any) -> Iterator[RunningGateway]:
     """A gateway in a thread with a loop of its own."""
     chosen = GatewaySettings(redis=redis_url, **{"heartbeat": 0.3, "drain_grace": 5.0, **settings})
     server = make_server(chosen)
-    listener = listen("127.0.0.1", 0, chosen.write_timeout)
+    listener = listen(host, 0, chosen.write_timeout)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
     eventually_sync(lambda: server.started or not thread.is_alive())
     assert server.started, "the gateway does not start"
     try:
-        yield RunningGateway(f"http://127.0.0.1:{listener.getsockname()[1]}", server.gateway)
+        name = f"[{host}]" if ":" in host else host
+        yield RunningGateway(f"http://{name}:{listener.getsockname()[1]}", server.gateway, server)
     finally:
         server.should_exit = True
         thread.join(20)

@@ -3,6 +3,7 @@
 import json
 import logging
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +32,16 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def test_health(http: httpx.Client) -> None:
     assert http.get("/healthz").json() == {"status": "alive"}
     assert http.get("/readyz").json() == {"status": "ready"}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_connections_send_at_once(redis_url: str, host: str) -> None:
+    """A small piece after another would wait for the reader's acknowledgement, some 40 ms, by Nagle."""
+    with running_gateway(redis_url, host=host) as gateway, httpx.Client(base_url=gateway.url) as http:
+        assert http.get("/healthz").status_code == 200
+        (connection,) = gateway.server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 def test_probes_while_redis_is_away(private_server: RedisServer) -> None:

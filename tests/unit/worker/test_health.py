@@ -1,8 +1,10 @@
 """What a worker answers to probes, by what its loop says."""
 
+import socket
 import threading
 import urllib.error
 import urllib.request
+from http.server import BaseHTTPRequestHandler
 
 import anyio
 import pytest
@@ -85,6 +87,20 @@ def test_the_port_tells_status_by_code() -> None:
         assert status_of(port, "/metrics")[0] == 200
         assert status_of(port, "/../etc/passwd")[0] == 404
     assert not [thread for thread in threading.enumerate() if thread.name == "operator port"]
+
+
+def test_the_port_answers_without_waiting_for_more_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[int] = []
+    answer = BaseHTTPRequestHandler.send_response
+
+    def looked_at(handler: BaseHTTPRequestHandler, code: int, message: str | None = None) -> None:
+        options.append(handler.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        answer(handler, code, message)
+
+    monkeypatch.setattr(BaseHTTPRequestHandler, "send_response", looked_at)
+    with operator_port("127.0.0.1", 0, CollectorRegistry(), Health(lease=15)) as port:
+        status_of(port, "/healthz")
+    assert options == [1]
 
 
 def test_a_port_that_is_taken_is_told() -> None:
