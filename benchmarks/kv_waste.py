@@ -53,7 +53,7 @@ def simulate(block_size: int, requests: int, seed: int) -> tuple[float, float, C
     chance = random.Random(seed)
     engine = Engine(
         RandomRunner(seed),
-        Detokenizer(Tokenizer(models.BPE()), frozenset(), frozenset(range(1000))),
+        Detokenizer(Tokenizer(models.BPE()), {}, frozenset(range(1000))),
         num_blocks=32768 // block_size,
         block_size=block_size,
         max_batched_tokens=512,

@@ -43,7 +43,7 @@ def measure(sequences: int, iterations: int, *, text: bool) -> tuple[list[float]
     silent = frozenset() if text else frozenset(range(256))
     engine = Engine(
         IdleRunner(),
-        Detokenizer(tokenizer, frozenset(), silent),
+        Detokenizer(tokenizer, {}, silent),
         num_blocks=sequences * 64,
         block_size=16,
         max_batched_tokens=sequences * 8,

@@ -81,6 +81,13 @@ class Inbox:
                 about(log, claim.request.id).info("refused: %s", error)
                 self._broker.reject(claim, "invalid_request", str(error))
                 sequence = None
+            except Exception as error:  # whatever one request does to tokenizer or template is its own end
+                about(log, claim.request.id).error(
+                    "could not be prepared and ends with an error: %s: %s", type(error).__name__, error
+                )
+                log.debug("preparing it raised", exc_info=error)
+                self._broker.reject(claim, "internal_error", "the request could not be made into tokens")
+                sequence = None
             finally:
                 self._preparing = None
             if sequence is None or preparing.lost:

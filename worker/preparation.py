@@ -30,7 +30,7 @@ class Preparation:
             arrival=arrival,
             salt=(request.tenant or "").encode(),
             epoch=claim.epoch,
-            output=list(resumed.tokens) if resumed else [],
+            output=self._encoder.output(resumed.tokens) if resumed else [],
             logprobs=list(resumed.logprobs or []) if resumed else [],
             logged_characters=len(resumed.text) if resumed else 0,
         )

@@ -1,17 +1,28 @@
 """Token ids to text as they come, and stop strings in that text.
 
 A token is not a piece of text: a character may take several, and a leading space may belong to the word or
-to the sentence. The tokenizer library's own stream decoder knows; here it is fed, and what might still
-change, or might be the beginning of a stop string, is held back.
+to the sentence. What might still change, or might be the beginning of a stop string, is held back.
 """
 
+import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from .byte_fallback import ByteFallbackText
+
 _CONTEXT = 6
-_LONGEST_BYTE_RUN = 32
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class _Text(Protocol):
+    """Text of tokens as they are pushed; ``flush`` gives what was held back."""
+
+    def push(self, token: int) -> str: ...
+
+    def flush(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -19,23 +30,27 @@ class Detokenizer:
     """One tokenizer's knowledge shared by all streams."""
 
     tokenizer: Tokenizer
-    byte_tokens: frozenset[int]
-    """Ids that stand for one byte each and are decoded in runs; a run's text is known when it ends."""
+    byte_tokens: dict[int, int]
+    """Ids that stand for one byte each, and the byte; decoded in runs."""
     silent_tokens: frozenset[int]
     """Special tokens, which have no text."""
+    anchor: int | None = None
+    """A token with text of its own, for what is decoded as the middle of a text."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Detokenizer":
         """Look up which ids are byte-fallback tokens and which are special."""
-        ids: set[int] = set()
-        if tokenizer.decoder is not None and b"ByteFallback" in tokenizer.decoder.__getstate__():
-            for byte in range(256):
-                token = tokenizer.token_to_id(f"<0x{byte:02X}>")
-                if token is not None:
-                    ids.add(token)
+        byte_tokens: dict[int, int] = {}
+        anchor = None
         added = tokenizer.get_added_tokens_decoder()
         silent = frozenset(token for token, description in added.items() if description.special)
-        return cls(tokenizer, frozenset(ids), silent)
+        if tokenizer.decoder is not None and b"ByteFallback" in tokenizer.decoder.__getstate__():
+            for name, token in tokenizer.get_vocab().items():
+                if found := _BYTE_TOKEN.fullmatch(name):
+                    byte_tokens[token] = int(found[1], 16)
+                elif token not in silent and len(name) == 1 and name.isascii() and name.isalpha():
+                    anchor = token
+        return cls(tokenizer, byte_tokens, silent, anchor)
 
     def decode(self, tokens: list[int]) -> str:
         """All of ``tokens`` at once, special tokens left out."""
@@ -43,11 +58,21 @@ class Detokenizer:
 
     def stream(self, prompt: list[int], stop: tuple[str, ...] = ()) -> "TextStream":
         """Text that continues ``prompt``, until one of ``stop`` appears."""
-        context = [token for token in prompt[-_CONTEXT:] if token not in self.byte_tokens]
+        return TextStream(self, self._text(prompt), stop)
+
+    def is_silent(self, token: int) -> bool:
+        """Whether it has no text: a special token, or an id of the model that the tokenizer does not know."""
+        return token in self.silent_tokens or self.tokenizer.id_to_token(token) is None
+
+    def _text(self, prompt: list[int]) -> _Text:
+        if self.byte_tokens:
+            begun = not all(self.is_silent(token) for token in reversed(prompt))
+            return ByteFallbackText(self.tokenizer, self.byte_tokens, anchor=self.anchor, begun=begun)
+        context = prompt[-_CONTEXT:]
         if self.decode(context).endswith("\ufffd"):
             # The prompt ends within a character, which must not come back as part of the answer.
             context = []
-        return TextStream(self, context, stop)
+        return _LibraryText(self, context)
 
 
 class TextStream:
@@ -57,58 +82,29 @@ class TextStream:
     text ends before it, and later tokens add nothing.
     """
 
-    def __init__(self, detokenizer: Detokenizer, context: list[int], stop: tuple[str, ...]) -> None:
+    def __init__(self, detokenizer: Detokenizer, text: _Text, stop: tuple[str, ...]) -> None:
         self.stopped = False
         self._detokenizer = detokenizer
+        self._text = text
         self._stop = stop
         self._held = ""
-        self._decoder = DecodeStream(context, skip_special_tokens=True)
-        self._byte_run: list[int] = []
-        self._pending: list[int] = []
 
     def push(self, token: int) -> str:
         """Take one more token; the text that is certain now, often but not always that token's."""
-        if self.stopped or token in self._detokenizer.silent_tokens:
+        if self.stopped or self._detokenizer.is_silent(token):
             return ""
-        if token in self._detokenizer.byte_tokens:
-            self._byte_run.append(token)
-            return self._release(self._end_byte_run()) if len(self._byte_run) >= _LONGEST_BYTE_RUN else ""
-        text = self._decode(token)
-        if self._byte_run:
-            text = self._end_byte_run() + text
+        text = self._text.push(token)
         return self._release(text) if text and self._stop else text
 
     def flush(self) -> str:
         """The output has ended: what was held back, incomplete characters as U+FFFD."""
         if self.stopped:
             return ""
-        text = self._end_byte_run()
-        if self._pending:
-            text += self._detokenizer.decode(self._pending)
-            self._pending = []
-        text = self._release(text)
+        text = self._release(self._text.flush())
         if self.stopped:
             return text
         text, self._held = text + self._held, ""
         return text
-
-    def _decode(self, token: int) -> str:
-        self._pending.append(token)
-        try:
-            text = self._decoder.step(self._detokenizer.tokenizer, token)
-        except Exception:  # the library has no narrower one: what it decoded so far does not continue
-            text = self._detokenizer.decode(self._pending)
-            self._decoder = DecodeStream([], skip_special_tokens=True)
-        if text is None:
-            return ""
-        self._pending.clear()
-        return text
-
-    def _end_byte_run(self) -> str:
-        if not self._byte_run:
-            return ""
-        run, self._byte_run = self._byte_run, []
-        return self._detokenizer.decode(run)
 
     def _release(self, text: str) -> str:
         if not self._stop:
@@ -122,6 +118,31 @@ class TextStream:
         keep = max(_beginning_at_end(held, stop) for stop in self._stop)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
+
+
+class _LibraryText:
+    """By the tokenizer library's stream decoder."""
+
+    def __init__(self, detokenizer: Detokenizer, context: list[int]) -> None:
+        self._detokenizer = detokenizer
+        self._decoder = DecodeStream(context, skip_special_tokens=True)
+        self._pending: list[int] = []
+
+    def push(self, token: int) -> str:
+        self._pending.append(token)
+        try:
+            text = self._decoder.step(self._detokenizer.tokenizer, token)
+        except Exception:  # the library has no narrower one: what it decoded so far does not continue
+            text = self._detokenizer.decode(self._pending)
+            self._decoder = DecodeStream([], skip_special_tokens=True)
+        if text is None:
+            return ""
+        self._pending.clear()
+        return text
+
+    def flush(self) -> str:
+        pending, self._pending = self._pending, []
+        return self._detokenizer.decode(pending) if pending else ""
 
 
 def _beginning_at_end(text: str, stop: str) -> int:

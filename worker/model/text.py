@@ -7,6 +7,8 @@ from transformers import PreTrainedTokenizerFast
 
 from .errors import InvalidInputError
 
+_LONGEST_REASON = 300
+
 
 class TextEncoder:
     """Encodes what requests bring, and refuses what the model cannot take.
@@ -44,7 +46,8 @@ class TextEncoder:
                 [_plain(message) for message in messages], tokenize=False, add_generation_prompt=True
             )
         except Exception as error:  # a template is the model's own program and may raise anything
-            raise InvalidInputError("messages", f"refused by the model's chat template: {error}") from error
+            reason = str(error)[:_LONGEST_REASON]
+            raise InvalidInputError("messages", f"refused by the model's chat template: {reason}") from error
         if not isinstance(text, str):
             raise InvalidInputError("messages", "the model's chat template made no text of them")
         return self._encode("messages", text, add_special_tokens=False)
@@ -52,10 +55,12 @@ class TextEncoder:
     def tokens(self, tokens: Sequence[int]) -> list[int]:
         """Check token ids that were encoded elsewhere."""
         self._check_length("tokens", len(tokens))
-        for index, token in enumerate(tokens):
-            if not 0 <= token < self._vocab_size:
-                limit = f"must be from 0 and below {self._vocab_size}, got {token}"
-                raise InvalidInputError(f"tokens.{index}", limit)
+        self._check_ids("tokens", tokens)
+        return list(tokens)
+
+    def output(self, tokens: Sequence[int]) -> list[int]:
+        """Check output tokens of an earlier claim, perhaps of a worker with another model."""
+        self._check_ids("output", tokens)
         return list(tokens)
 
     def _encode(self, field: str, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -70,7 +75,19 @@ class TextEncoder:
             ) from None
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         self._check_length(field, len(ids))
+        # A tokenizer may have added tokens that the model has no embedding for.
+        if max(ids) >= self._vocab_size:
+            token = max(ids)
+            name = repr(self._backend.id_to_token(token))
+            problem = f"has the token {name}, id {token}, which the model lacks: its ids are below"
+            raise InvalidInputError(field, f"{problem} {self._vocab_size}")
         return ids
+
+    def _check_ids(self, field: str, tokens: Sequence[int]) -> None:
+        for index, token in enumerate(tokens):
+            if not 0 <= token < self._vocab_size:
+                limit = f"must be from 0 and below {self._vocab_size}, got {token}"
+                raise InvalidInputError(f"{field}.{index}", limit)
 
     def _check_length(self, field: str, length: int) -> None:
         if not 1 <= length <= self._max_tokens:

@@ -73,6 +73,86 @@ def test_no_text_before_a_character_is_complete() -> None:
     assert [stream.push(token) for token in tokens] == ["", "", "水", "!"]
 
 
+def decoders_of_byte_fallback() -> dict[str, decoders.Decoder]:
+    replace, fallback, fuse = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()
+    return {
+        "gemma": decoders.Sequence([replace, fallback, fuse]),
+        "llama": decoders.Sequence([replace, fallback, fuse, decoders.Strip(" ", 1, 0)]),
+        "metaspace": decoders.Sequence([fallback, decoders.Metaspace()]),
+    }
+
+
+def in_bytes(detokenizer: Detokenizer, text: str) -> list[int]:
+    """The text in tokens of one byte each, which both kinds of vocabulary have."""
+    if not detokenizer.byte_tokens:
+        return detokenizer.tokenizer.encode(text).ids
+    tokens = {byte: token for token, byte in detokenizer.byte_tokens.items()}
+    return [tokens[byte] for byte in text.encode()]
+
+
+def any_detokenizer(name: str) -> Detokenizer:
+    if name == "byte-level":
+        return DETOKENIZERS[name]
+    tokenizer = byte_fallback_tokenizer()
+    tokenizer.decoder = decoders_of_byte_fallback()[name]
+    return Detokenizer.of(tokenizer)
+
+
+EVERY_KIND = ["byte-level", *decoders_of_byte_fallback()]
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+
+
+@st.composite
+def texts_of_blocks(draw: st.DrawFn) -> str:
+    """Text of one block of 256 code points, any of them, and sometimes of anything."""
+    block = draw(st.integers(0, 0x10FF).filter(lambda block: not 0xD8 <= block <= 0xDF)) << 8
+    return draw(st.text(st.integers(block, block + 255).map(chr) | CHARACTERS, max_size=60))
+
+
+@pytest.mark.parametrize("name", EVERY_KIND)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_text_in_bytes_is_whole_whatever_its_length_and_wherever_a_stream_resumes(
+    name: str, data: st.DataObject
+) -> None:
+    detokenizer = any_detokenizer(name)
+    words = [token for token in map(detokenizer.tokenizer.token_to_id, ["▁the", "a", "水"]) if token]
+    pieces = data.draw(st.lists(texts_of_blocks(), max_size=4))
+    output: list[int] = []
+    for piece in pieces:
+        output += in_bytes(detokenizer, piece)
+        output += data.draw(st.lists(st.sampled_from(words), max_size=2)) if words else []
+    whole = detokenizer.decode(output)
+    assert streamed(detokenizer, [], output) == whole
+    cut = data.draw(st.integers(0, len(output)))
+    before = detokenizer.stream([], ())
+    given_out = "".join(before.push(token) for token in output[:cut])
+    assert streamed(detokenizer, [], output)[len(given_out) :] == whole.removeprefix(given_out)
+    assert whole.startswith(given_out)
+    if not whole:
+        return
+    at = data.draw(st.integers(0, len(whole) - 1))
+    stop = whole[at : at + data.draw(st.integers(1, 4))]
+    assert streamed(detokenizer, [], output, (stop,)) == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize("name", decoders_of_byte_fallback())
+def test_a_long_run_of_bytes_does_not_wait_for_its_end(name: str) -> None:
+    detokenizer = any_detokenizer(name)
+    stream = detokenizer.stream([], ())
+    given_out = "".join(stream.push(token) for token in in_bytes(detokenizer, "ꀀ" * 30))
+    assert given_out == "ꀀ" * 30
+
+
+@pytest.mark.parametrize("name", decoders_of_byte_fallback())
+def test_a_space_after_a_run_of_bytes_is_kept(name: str) -> None:
+    detokenizer = any_detokenizer(name)
+    the = detokenizer.tokenizer.token_to_id("▁the")
+    run = in_bytes(detokenizer, "한")
+    assert streamed(detokenizer, run, [the]) == " the"
+    assert streamed(detokenizer, [], [*run, the]) == "한 the"
+
+
 TEXT = st.text(alphabet="abc", max_size=25)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=3).map(tuple)
 

@@ -106,3 +106,21 @@ def test_token_ids() -> None:
     assert refused(encoder().tokens, [-1]).field == "tokens.0"
     assert refused(encoder().tokens, []).field == "tokens"
     assert refused(encoder().tokens, [7] * (LIMIT + 1)).field == "tokens"
+
+
+def test_an_added_token_that_the_model_has_no_embedding_for_is_refused_by_name() -> None:
+    tokenizer = tiny_tokenizer(chat_template=True)
+    tokenizer.add_tokens(["<image>"])
+    beyond = TextEncoder(tokenizer, model="mill", vocab_size=VOCABULARY, max_tokens=LIMIT)
+    in_prompt = refused(beyond.prompt, "a wheel <image>")
+    in_messages = refused(beyond.messages, [{"role": "user", "content": "see <image>"}])
+    assert (in_prompt.field, in_messages.field) == ("prompt", "messages")
+    for error in (in_prompt, in_messages):
+        assert f"'<image>', id {VOCABULARY}" in str(error)
+    assert beyond.prompt("a wheel") == encoder().prompt("a wheel")
+
+
+def test_output_of_an_earlier_claim_is_checked() -> None:
+    assert encoder().output([1, 2]) == [1, 2]
+    assert refused(encoder().output, [1, 2**40]).field == "output.1"
+    assert refused(encoder().output, [-1]).field == "output.0"
