@@ -138,6 +138,7 @@ class RedisServer:
         while time.monotonic() < give_up and self._process.poll() is None:
             try:
                 with self._client(port, timeout=5) as client:
+                    client.ping()  # refused while it loads its data
                     # Another server may have taken the port in the meantime.
                     return client.info("server")["process_id"] == self._process.pid
             except redis.RedisError:
