@@ -81,12 +81,12 @@ class Inbox:
                 about(log, claim.request.id).info("refused: %s", error)
                 self._broker.reject(claim, "invalid_request", str(error))
                 sequence = None
-            except Exception as error:  # whatever one request does to tokenizer or template is its own end
-                about(log, claim.request.id).error(
-                    "could not be prepared and ends with an error: %s: %s", type(error).__name__, error
-                )
-                log.debug("preparing it raised", exc_info=error)
-                self._broker.reject(claim, "internal_error", "the request could not be made into tokens")
+            except Exception as error:  # one request must not end the worker
+                kind = type(error).__name__
+                line = about(log, claim.request.id)
+                line.error("ended with an error: its preparation raised %s: %s", kind, error)
+                line.debug("traceback", exc_info=error)
+                self._broker.reject(claim, "internal_error", f"preparing the request raised {kind}")
                 sequence = None
             finally:
                 self._preparing = None

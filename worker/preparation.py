@@ -32,7 +32,7 @@ class Preparation:
             epoch=claim.epoch,
             output=self._encoder.output(resumed.tokens) if resumed else [],
             logprobs=list(resumed.logprobs or []) if resumed else [],
-            logged_characters=len(resumed.text) if resumed else 0,
+            logged_text=resumed.text if resumed else "",
         )
 
     def _prompt(self, request: Request) -> list[int]:

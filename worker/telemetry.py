@@ -67,6 +67,11 @@ class Telemetry:
         self._preemptions = Counter(
             "headrace_preemptions", "Sequences whose blocks were taken back.", registry=registry
         )
+        self._failed = Counter(
+            "headrace_requests_failed",
+            "Requests ended because computing them raised an exception.",
+            registry=registry,
+        )
         registry.register(_Reader(model, version, status, counters, queues))
 
     def recent_first_tokens(self) -> list[float]:
@@ -120,6 +125,8 @@ class Telemetry:
             self._output_tokens.inc(output)
         if step.preempted:
             self._preemptions.inc(len(step.preempted))
+        if step.failed:
+            self._failed.inc(len(step.failed))
         self._window_tokens += output
         self._roll(now)
 

@@ -81,14 +81,19 @@ class Outbox:
     def put(self, deltas: Iterable[NewTokens], endings: Iterable[Ending]) -> None:
         """Take the results of one engine step; those of claims that the serve loop does not have are dropped.
 
-        Raises:
-            ValueError: a delta does not continue what came before.
+        A claim whose delta does not continue what came before is given up, to be taken over after the lease:
+        its log is right so far, and nobody else's request is at stake.
         """
         for new in deltas:
             held = self._holdings.of(new.sequence_id, new.epoch)
             if held is not None and held.running and held.output is not None and held.output.ending is None:
                 before, known = held.output.unlogged_bytes, held.output.known
-                held.output.append(new)
+                try:
+                    held.output.append(new)
+                except ValueError as error:
+                    about(log, held.request_id).error("claim given up after an inconsistent delta: %s", error)
+                    self._lose(held)
+                    continue
                 self._service[held.entry.stream % LANES] += OUTPUT_WEIGHT * (held.output.known - known)
                 self._changed(held, held.output.unlogged_bytes - before)
         for ending in endings:

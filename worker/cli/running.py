@@ -51,12 +51,12 @@ def _assemble_for_good(config: WorkerConfig) -> "Assembly":
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     """Run an async command; what the user or a device did wrong ends it with a line and status 1."""
-    from ..engine.errors import DeviceFailure, OutOfMemory
+    from ..engine.errors import DeviceFailure, OutOfMemory, WorkerFault
     from ..model.errors import UnservableModelError
 
     try:
         anyio.run(main)
-    except* (UnservableModelError, ValueError, OSError, OutOfMemory, DeviceFailure) as group:
+    except* (UnservableModelError, ValueError, OSError, OutOfMemory, DeviceFailure, WorkerFault) as group:
         for error in _leaves(group):
             typer.echo(f"headrace: {error}", err=True)
         raise typer.Exit(1) from None

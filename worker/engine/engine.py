@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .detokenizer import Detokenizer, TextStream
-from .errors import OutOfMemory
+from .errors import ENDS_PROCESS, DeviceFailure, OutOfMemory, WorkerFault
 from .iteration import Iteration, Launched, Runner
 from .kv_cache import KVCache
 from .scheduler import Scheduler
@@ -16,6 +16,9 @@ from .step import Delta, Finished, FinishReason, Step
 log = logging.getLogger(__name__)
 
 PRIORITY_CLASSES = 3
+MAX_FAULTS_IN_A_ROW = 8
+"""Sequences that fail one after the other, each computed alone, with no launch between them that succeeds:
+from this many on it is not the sequences' fault."""
 
 
 @dataclass(slots=True)
@@ -33,6 +36,10 @@ class _Output:
         if text:
             self.pieces.append(text)
             self.unsent_text += text
+
+
+_Launch = tuple[Iteration, Launched]
+"""An iteration, or a part of one, under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,9 @@ class Engine:
             self._cache, max_batched_tokens=max_batched_tokens, max_sequences=max_sequences
         )
         self._overlap = overlap
-        self._launched: tuple[Iteration, Launched] | None = None
+        self._launched: list[_Launch] = []
+        self._faults: list[tuple[_Output, str, BaseException]] = []
+        self._faults_in_a_row = 0
         self._outputs: dict[str, _Output] = {}
         self._next = Step()
         self._typical_prompt = float(block_size)
@@ -111,8 +120,7 @@ class Engine:
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Let sequences join at the next iteration. One with an id that is here already replaces it.
 
-        A sequence with output goes on after it: that output, and ``logged_characters`` of its text, count
-        as delivered.
+        A sequence with output goes on after it: that output, and ``logged_text``, count as delivered.
 
         Raises:
             ValueError: a prompt is empty, or leaves no room for a token.
@@ -126,8 +134,14 @@ class Engine:
             sequence.num_tokens = num_prompt + len(sequence.output)
             sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self.max_model_len)
             self._typical_prompt += 0.1 * (len(sequence.prompt) - self._typical_prompt)
-            output = self._outputs[sequence.id] = self._resume(sequence)
+            output = self._outputs[sequence.id] = self._new_output(sequence)
             self._scheduler.add(sequence)
+            try:
+                self._resume(output)
+            except BaseException as error:  # Rust code of the tokenizer panics with no Exception
+                self._fault(output, "detokenizing its earlier output", error)
+                self._end_faulty(self._next)
+                continue
             if output.stream.stopped:
                 self._finish(output, "stop", self._next)
             elif sequence.is_complete:
@@ -138,11 +152,6 @@ class Engine:
         for sequence_id, reason in reasons.items():
             if output := self._outputs.get(sequence_id):
                 self._finish(output, reason, self._next)
-
-    def fail(self, sequence_id: str, code: str, message: str) -> None:
-        """End a sequence with an error; the next step reports it."""
-        if output := self._outputs.get(sequence_id):
-            self._finish(output, "error", self._next, code, message)
 
     def drop(self, claims: Mapping[str, int]) -> None:
         """Forget sequences, given with their epoch, whose claim is over: nothing is reported of them."""
@@ -176,19 +185,23 @@ class Engine:
     def step(self) -> Step:
         """Schedule and launch an iteration; collect what was sampled, by it or (overlapping) by the last.
 
-        An iteration for which the device lacks memory is taken back and tried once more at half its size.
+        An iteration for which the device lacks memory is taken back and tried once more at half its size. One
+        that raises anything else but a failure of the device is run again in halves, until the sequences at
+        fault are found; these end with an error, and the others get the output that they would have had.
 
         Raises:
             OutOfMemory: the device lacks memory for that, too.
             DeviceFailure
+            WorkerFault: iterations fail whichever sequences they are of.
         """
         step, self._next = self._next, Step()
         launched = self._launch_next(step)
         due, self._launched = self._launched, launched
         if not self._overlap:
-            due, self._launched = self._launched, None
-        if due is not None:
-            self._collect(*due, step)
+            due, self._launched = self._launched, []
+        for iteration, part in due:
+            self._collect(iteration, part, step)
+        self._end_faulty(step)
         return step
 
     def check(self) -> None:
@@ -197,7 +210,7 @@ class Engine:
         if any(sequence.block_table for sequence in self._scheduler.waiting):
             raise AssertionError("a waiting sequence holds blocks")
 
-    def _launch_next(self, step: Step) -> tuple[Iteration, Launched] | None:
+    def _launch_next(self, step: Step) -> list[_Launch]:
         iteration = self._schedule(step)
         try:
             return self._launch(iteration)
@@ -214,19 +227,90 @@ class Engine:
         step.preempted += [sequence.id for sequence in iteration.preempted]
         return iteration
 
-    def _launch(self, iteration: Iteration) -> tuple[Iteration, Launched] | None:
+    def _launch(self, iteration: Iteration) -> list[_Launch]:
         if not iteration.chunks:
-            return None
+            return []
         try:
-            launched = self._runner.launch(iteration)
+            return [self._launch_whole(iteration)]
         except OutOfMemory:
             self._scheduler.withdraw(iteration)
             raise
+        except ENDS_PROCESS:
+            raise
+        except Exception as error:
+            fault = error
+        return self._launch_halves(iteration, fault)
+
+    def _launch_whole(self, iteration: Iteration) -> _Launch:
+        launched = self._runner.launch(iteration)
+        self._faults_in_a_row = 0
         block_size = self._cache.block_size
         for chunk in iteration.chunks:
             if chunk.start % block_size + chunk.length >= block_size:
                 self._cache.publish(chunk.sequence)
         return iteration, launched
+
+    def _launch_halves(self, iteration: Iteration, error: Exception) -> list[_Launch]:
+        """Launch what can be launched of an iteration that raised ``error``, leaving out those at fault.
+
+        Each sequence at fault costs about twice log2 of the batch in launches.
+
+        Raises:
+            DeviceFailure
+            WorkerFault
+        """
+        chunks = iteration.chunks
+        if len(chunks) == 1:
+            chunk = chunks[0]
+            if isinstance(error, OutOfMemory):
+                raise WorkerFault(f"out of device memory for a single sequence: {error}") from error
+            work = f"computing its tokens {chunk.start} to {chunk.start + chunk.length}"
+            self._fault(self._outputs[chunk.sequence.id], work, error)
+            return []
+        launches: list[_Launch] = []
+        for part in (chunks[: len(chunks) // 2], chunks[len(chunks) // 2 :]):
+            half = Iteration(iteration.number, part)
+            try:
+                launches.append(self._launch_whole(half))
+            except DeviceFailure:
+                raise
+            except Exception as half_error:
+                launches += self._launch_halves(half, half_error)
+        return launches
+
+    def _fault(self, output: _Output, work: str, error: BaseException) -> None:
+        """Note that ``work`` on a sequence raised ``error``; ``_end_faulty`` ends it.
+
+        Raises:
+            WorkerFault: too many have done so in a row.
+            what ``error`` is, if that is never a sequence's fault.
+        """
+        if isinstance(error, ENDS_PROCESS):
+            raise error
+        self._faults_in_a_row += 1
+        if self._faults_in_a_row >= MAX_FAULTS_IN_A_ROW:
+            raise WorkerFault(
+                f"{self._faults_in_a_row} requests in a row failed, each computed alone; of the last one, "
+                f"{work} raised {_in_a_line(error)}"
+            ) from error
+        self._faults.append((output, work, error))
+
+    def _end_faulty(self, step: Step) -> None:
+        faults, self._faults = self._faults, []
+        for output, work, error in faults:
+            sequence_id = output.sequence.id
+            if self._outputs.get(sequence_id) is not output:
+                continue  # ended by the token that was still on its way
+            self._report_fault(sequence_id, work, error)
+            step.failed.append(sequence_id)
+            self._finish(output, "error", step, "internal_error", f"{work} raised {type(error).__name__}")
+
+    def _report_fault(self, sequence_id: str, work: str, error: BaseException) -> None:
+        about = {"request": sequence_id}
+        others = len(self._outputs) - 1
+        line = "request %s: ended with an error: %s raised %s; %d other requests go on"
+        log.error(line, sequence_id, work, _in_a_line(error), others, extra=about)
+        log.debug("request %s: traceback", sequence_id, exc_info=error, extra=about)
 
     def _forget(self, sequence_id: str) -> None:
         if output := self._outputs.pop(sequence_id, None):
@@ -247,14 +331,19 @@ class Engine:
             free += cache.exclusive_blocks(sequence)
         return max(0, min(room, free // cache.blocks_for(typical)))
 
-    def _resume(self, sequence: Sequence) -> _Output:
-        output = _Output(sequence, self._detokenizer.stream(sequence.prompt, sequence.sampling.stop))
-        for token in sequence.output:
-            output.add_text(output.stream.push(token))
-        output.unsent_text = output.unsent_text[sequence.logged_characters :]
+    def _new_output(self, sequence: Sequence) -> _Output:
+        output = _Output(sequence, self._detokenizer.stream([]))
+        output.pieces.append(sequence.logged_text)
         output.sent_tokens = len(sequence.output)
-        output.sent_characters = sequence.logged_characters
+        output.sent_characters = len(sequence.logged_text)
         return output
+
+    def _resume(self, output: _Output) -> None:
+        """Bring the text up to the sequence's output: what was held back of it, nothing delivered again."""
+        sequence = output.sequence
+        output.stream = stream = self._detokenizer.stream(sequence.prompt, sequence.sampling.stop)
+        text = "".join(stream.push(token) for token in sequence.output)
+        output.add_text(text[output.sent_characters :])
 
     def _collect(self, iteration: Iteration, launched: Launched, step: Step) -> None:
         tokens = iter(launched.collect())
@@ -268,7 +357,10 @@ class Engine:
             if output is None or output.sequence is not sequence:
                 continue  # ended while the iteration was under way
             sequence.num_pending -= 1
-            self._take(output, sampled, step)
+            try:
+                self._take(output, sampled, step)
+            except BaseException as error:  # Rust code of the tokenizer panics with no Exception
+                self._fault(output, f"adding token {sampled.token} to its output", error)
 
     def _take(self, output: _Output, sampled: SampledToken, step: Step) -> None:
         sequence = output.sequence
@@ -301,7 +393,17 @@ class Engine:
         sequence = output.sequence
         del self._outputs[sequence.id]
         self._scheduler.remove(sequence)
-        output.add_text(output.stream.flush())
+        try:
+            output.add_text(output.stream.flush())
+        except BaseException as error:  # Rust code of the tokenizer panics with no Exception
+            if isinstance(error, ENDS_PROCESS):
+                raise
+            if reason != "error":
+                work = "detokenizing the end of its output"
+                self._report_fault(sequence.id, work, error)
+                step.failed.append(sequence.id)
+                reason, error_code = "error", "internal_error"
+                error_message = f"{work} raised {type(error).__name__}"
         if output.unsent_text or output.sent_tokens < len(sequence.output):
             step.deltas.append(_delta(output))
         step.finished.append(
@@ -341,3 +443,8 @@ def _delta(output: _Output) -> Delta:
     output.sent_characters += len(output.unsent_text)
     output.unsent_text = ""
     return delta
+
+
+def _in_a_line(error: BaseException) -> str:
+    message = str(error).partition("\n")[0][:300]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,4 +1,4 @@
-"""What a runner raises when the device fails it."""
+"""Errors of an iteration: those of the device, which a runner raises, and those of a single sequence."""
 
 
 class OutOfMemory(RuntimeError):
@@ -7,3 +7,11 @@ class OutOfMemory(RuntimeError):
 
 class DeviceFailure(RuntimeError):
     """The device computes nothing more for this process, which should end: others can serve its requests."""
+
+
+class WorkerFault(RuntimeError):
+    """Iterations fail whichever sequences they are of: no request is at fault, and the process should end."""
+
+
+ENDS_PROCESS = (OutOfMemory, DeviceFailure, WorkerFault, KeyboardInterrupt, SystemExit)
+"""What is never one sequence's fault."""

@@ -71,8 +71,8 @@ class Sequence:
     """Sampled tokens that the host knows, those of earlier epochs included."""
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     """One item for each output token, if the request asked for them."""
-    logged_characters: int = 0
-    """Length of the output text that earlier epochs have delivered."""
+    logged_text: str = ""
+    """Text of the output, as earlier epochs have delivered it."""
     num_computed: int = 0
     """Tokens, from the front, whose K and V are in the cache, or will be once the launched iterations end."""
     num_pending: int = 0

@@ -52,3 +52,5 @@ class Step:
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     """What was scheduled, decodes first."""
     preempted: list[str] = field(default_factory=list[str])
+    failed: list[str] = field(default_factory=list[str])
+    """Sequences that ended because computing them raised an exception; they are among ``finished``."""

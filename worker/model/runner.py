@@ -98,7 +98,12 @@ class ModelRunner:
         output = graphs.run(batch)
         if self._sampler.picks_likeliest(chunks, output.logits.shape[1]):
             return Sampled(output.likeliest)
-        sampled = self._sampler.sample(output.logits, chunks, output.output_positions, output.previous)
+        try:
+            sampled = self._sampler.sample(output.logits, chunks, output.output_positions, output.previous)
+        except Exception:
+            # The recorded step has put its own tokens there. The engine runs the iteration again, in parts.
+            self._last_tokens.index_copy_(0, output.slots, output.previous)
+            raise
         self._last_tokens.index_copy_(0, output.slots, sampled.tokens)
         return sampled
 

@@ -70,7 +70,8 @@ class Sampler:
 
     def _gather(self, sequences: list[Sequence], vocabulary: int) -> _Parameters:
         each = [sequence.sampling for sequence in sequences]
-        num_logprobs = max((params.logprobs for params in each if params.logprobs is not None), default=None)
+        wanted = [min(params.logprobs, vocabulary) for params in each if params.logprobs is not None]
+        num_logprobs = max(wanted, default=None)
         if not any(params.temperature > 0 or params.has_penalties for params in each):
             return _Parameters(sequences, None, None, filters=False, num_logprobs=num_logprobs)
         arrays = {
@@ -82,7 +83,13 @@ class Sampler:
         }
         penalties = None
         if any(params.has_penalties for params in each):
-            penalized = [sequence.prompt if sequence.sampling.has_penalties else [] for sequence in sequences]
+            # A prompt may hold tokens that the model reads but has no logit for, such as those of images.
+            penalized = [
+                [token for token in sequence.prompt if token < vocabulary]
+                if sequence.sampling.has_penalties
+                else []
+                for sequence in sequences
+            ]
             penalties = {
                 "repetition": np.array([params.repetition_penalty for params in each], np.float32),
                 "presence": np.array([params.presence_penalty for params in each], np.float32),

@@ -13,7 +13,8 @@ _LONGEST_REASON = 300
 class TextEncoder:
     """Encodes what requests bring, and refuses what the model cannot take.
 
-    Each method returns 1 to ``max_tokens`` token ids and raises InvalidInputError naming field and limit.
+    ``vocab_size`` is the number of rows of the embedding table. Each method returns token ids, 1 to
+    ``max_tokens`` of a prompt, and raises InvalidInputError naming field and limit.
     """
 
     def __init__(
@@ -73,7 +74,12 @@ class TextEncoder:
             raise InvalidInputError(
                 field, f"must be valid Unicode, got a lone surrogate at {error.start}"
             ) from None
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except BaseException as error:  # a panic of the library's Rust code is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise InvalidInputError(field, f"cannot be tokenized: {type(error).__name__}: {error}") from error
         self._check_length(field, len(ids))
         # A tokenizer may have added tokens that the model has no embedding for.
         if max(ids) >= self._vocab_size:

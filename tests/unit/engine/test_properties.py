@@ -60,7 +60,7 @@ def jobs(draw: st.DrawFn, longest: int) -> list[Job]:
         sequence = Sequence(f"r{number}", prompt, sampling, priority=draw(st.integers(0, 2)), arrival=number)
         resumed = draw(st.integers(0, 3))
         sequence.output = uninterrupted(sequence, longest)[:resumed]
-        sequence.logged_characters = 0
+        sequence.logged_text = ""
         made.append(
             Job(
                 arrives=draw(st.integers(0, 10)),

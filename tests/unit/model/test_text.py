@@ -1,5 +1,7 @@
 """Prompts, conversations and token ids: what is encoded, and what is refused and how."""
 
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,3 +126,15 @@ def test_output_of_an_earlier_claim_is_checked() -> None:
     assert encoder().output([1, 2]) == [1, 2]
     assert refused(encoder().output, [1, 2**40]).field == "output.1"
     assert refused(encoder().output, [-1]).field == "output.0"
+
+
+class Panic(BaseException):
+    """What a panic in the tokenizer library's Rust code is to Python: no Exception."""
+
+
+def test_a_tokenizer_that_panics_refuses_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    panicking = encoder()
+    monkeypatch.setattr(panicking, "_backend", Mock(encode=Mock(side_effect=Panic("index out of bounds"))))
+    error = refused(panicking.prompt, "hello")
+    assert error.field == "prompt"
+    assert "cannot be tokenized" in str(error)
