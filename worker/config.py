@@ -37,105 +37,114 @@ class WorkerConfig:
 
     model: Annotated[str, Setting("Folder or Hugging Face id of a transformers decoder model.", MODEL)]
     served_name: Annotated[
-        str | None, Setting("Name that requests ask for. Without it, the model's own name.", MODEL)
+        str | None,
+        Setting("Model name that requests use. Default: the folder's or repository's name.", MODEL),
     ] = None
-    device: Annotated[str, Setting("auto, cpu, cuda, or cuda:N. auto is cuda where there is one.", MODEL)] = (
+    device: Annotated[str, Setting("auto, cpu, cuda or cuda:N. auto is cuda if there is one.", MODEL)] = (
         "auto"
     )
     dtype: Annotated[
         Dtype,
         Setting(
-            "Of weights and computation. auto is what the model has on a GPU, the faster on a CPU.", MODEL
+            "Data type of weights and activations. auto: the checkpoint's on a GPU, the faster one on a CPU.",
+            MODEL,
         ),
     ] = "auto"
     trust_remote_code: Annotated[
-        bool, Setting("Run Python code that the model's folder brings along.", MODEL)
+        bool, Setting("Allow Python code from the model's repository to run.", MODEL)
     ] = False
 
     redis: Annotated[str, Setting("URL of the Redis or Valkey server.", QUEUE)] = "redis://localhost:6379/0"
-    namespace: Annotated[str, Setting("Prefix of every key and channel.", QUEUE)] = "headrace"
+    namespace: Annotated[str, Setting("Prefix of all Redis keys and channels.", QUEUE)] = "headrace"
     redis_timeout: Annotated[
-        float, Setting("Seconds to wait for one answer of Redis before connecting again.", QUEUE, 0.1)
+        float, Setting("Timeout of a Redis command, in seconds; the connection is then replaced.", QUEUE, 0.1)
     ] = 5.0
     name: Annotated[
-        str | None, Setting("This worker's name, unique among the model's workers. Made up if absent.", QUEUE)
+        str | None,
+        Setting(
+            "Worker name, unique among the model's workers. Default: host name and a random part.", QUEUE
+        ),
     ] = None
 
     kv_cache_memory: Annotated[
         str | None,
-        Setting(
-            "Memory for the KV cache, such as 512MiB or 8GiB. Without it, what fits and can be used.", BATCH
-        ),
+        Setting("Size of the KV cache, such as 512MiB or 8GiB. Default: what fits and can be used.", BATCH),
     ] = None
     kv_cache_dtype: Annotated[
         KVCacheDtype,
         Setting(
-            "auto is the model's; fp8 (e4m3, scales measured at start) takes half of bfloat16's memory and "
-            "changes log-probabilities by about a tenth.",
+            "Data type of the KV cache. auto: the model's; fp8 (e4m3, measured scales): half the memory, "
+            "log-probabilities change by about a tenth.",
             BATCH,
         ),
     ] = "auto"
     gpu_memory_utilization: Annotated[
         float,
         Setting(
-            "Share of a GPU's memory, up to 1, that may be in use; the KV cache gets what is left of it.",
+            "Fraction of the GPU's memory, up to 1, for weights, activations and KV cache together.",
             BATCH,
             0.01,
         ),
     ] = 0.9
-    graphs: Annotated[
-        bool, Setting("Replay decode steps recorded as CUDA graphs at start. For GPUs only.", BATCH)
-    ] = True
-    block_size: Annotated[int, Setting("Tokens in one block of the KV cache.", BATCH, 1)] = 16
-    max_batched_tokens: Annotated[int, Setting("Most tokens computed in one iteration.", BATCH, 1)] = 1024
-    max_sequences: Annotated[int, Setting("Most sequences in the batch.", BATCH, 1)] = 64
+    graphs: Annotated[bool, Setting("Capture decode steps as CUDA graphs at start. GPUs only.", BATCH)] = True
+    block_size: Annotated[int, Setting("Tokens per block of the KV cache.", BATCH, 1)] = 16
+    max_batched_tokens: Annotated[
+        int, Setting("Maximum number of tokens per iteration (token budget).", BATCH, 1)
+    ] = 1024
+    max_sequences: Annotated[int, Setting("Maximum number of sequences in the batch.", BATCH, 1)] = 64
     max_model_len: Annotated[
         int | None,
         Setting(
-            "Most tokens of prompt and output together. Without it, what the model and the cache allow.",
+            "Maximum context length, prompt and output. Default: what the model and the cache allow.",
             BATCH,
             2,
         ),
     ] = None
-    prefix_caching: Annotated[bool, Setting("Share cache blocks between equal prefixes.", BATCH)] = True
+    prefix_caching: Annotated[
+        bool, Setting("Prefix caching: share KV cache blocks between equal prefixes.", BATCH)
+    ] = True
 
     lease: Annotated[
         float,
-        Setting("Seconds without a heartbeat after which others take a worker's requests.", DELIVERY, 0.1),
+        Setting(
+            "Lease in seconds: without a heartbeat for that long, other workers take over the requests.",
+            DELIVERY,
+            0.1,
+        ),
     ] = 15.0
     max_attempts: Annotated[
-        int, Setting("Claims after which a request is given up as one that kills workers.", DELIVERY, 1)
+        int,
+        Setting("Claims that may end without a result before a request becomes a dead letter.", DELIVERY, 1),
     ] = 5
-    result_ttl: Annotated[float, Setting("Seconds that a finished request can be read.", DELIVERY, 1)] = (
-        3600.0
-    )
+    result_ttl: Annotated[
+        float, Setting("Seconds for which the result of a finished request is kept.", DELIVERY, 1)
+    ] = 3600.0
     grace: Annotated[
         float,
         Setting(
-            "Seconds to finish running requests when told to stop; the rest is handed back.", DELIVERY, 0
+            "Seconds to finish running requests after SIGTERM; the rest is handed back to the queue.",
+            DELIVERY,
+            0,
         ),
     ] = 30.0
 
     outbox_memory: Annotated[
         str,
-        Setting("Output that may wait while Redis is away; then decoding pauses. Such as 32MiB.", DELIVERY),
+        Setting(
+            "Buffer for output while Redis is unreachable, such as 32MiB; decoding pauses when it is full.",
+            DELIVERY,
+        ),
     ] = "32MiB"
 
     metrics_port: Annotated[
-        int | None, Setting("Port for Prometheus metrics. Without it, none are served.", OPERATION, 0)
+        int | None, Setting("Port of the metrics and health endpoints. Default: none.", OPERATION, 0)
     ] = None
-    metrics_host: Annotated[str, Setting("Address that the metrics port listens on.", OPERATION)] = (
-        "127.0.0.1"
-    )
-    log_format: Annotated[LogFormat, Setting("Lines for people, or one JSON object a line.", OPERATION)] = (
-        "text"
-    )
-    log_level: Annotated[LogLevel, Setting("Least severe level that is logged.", OPERATION)] = "info"
+    metrics_host: Annotated[str, Setting("Address of the metrics port.", OPERATION)] = "127.0.0.1"
+    log_format: Annotated[LogFormat, Setting("Log format: text or json.", OPERATION)] = "text"
+    log_level: Annotated[LogLevel, Setting("Minimum log level.", OPERATION)] = "info"
     traces: Annotated[
         bool,
-        Setting(
-            "Record spans of requests with OpenTelemetry, configured by its OTEL_* variables.", OPERATION
-        ),
+        Setting("Export OpenTelemetry traces, configured by the OTEL_* variables.", OPERATION),
     ] = False
 
     def __post_init__(self) -> None:

@@ -154,7 +154,7 @@ class Telemetry:
 def _log_end(served: Served, finished: Finished | None) -> None:
     line = about(log, served.request_id)
     if finished is None:
-        line.info("left to another worker")
+        line.info("released: another worker continues it")
         return
     now = time.monotonic()
     details = {

@@ -16,12 +16,14 @@ from ..dead_letters import DeadLetter, DeadLetters, DeadLetterUnusable
 from ..errors import HeadraceError
 from .options import Namespace, RedisUrl
 
-dead = typer.Typer(help="Look at requests that were given up, retry or drop them.", no_args_is_help=True)
+dead = typer.Typer(
+    help="List, show, retry and drop dead letters: requests that workers gave up on.", no_args_is_help=True
+)
 
 ModelName = Annotated[
     str, typer.Option(envvar="HEADRACE_SERVED_NAME", metavar="NAME", help="Served name of the model.")
 ]
-LetterId = Annotated[str, typer.Argument(metavar="ID", help="Of the dead letter, or of its request.")]
+LetterId = Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter, or of its request.")]
 
 
 @dead.command("list")
@@ -29,8 +31,10 @@ def list_letters(
     model: ModelName,
     redis: RedisUrl = DEFAULT_URL,
     namespace: Namespace = "headrace",
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="How many, newest first.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    count: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Maximum number of dead letters to list, newest first.")
+    ] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON Lines.")] = False,
 ) -> None:
     """List dead letters, newest first."""
 

@@ -17,19 +17,23 @@ HTTP, ACCESS, LIMITS, HOOKS, OPERATION = "HTTP", "Access", "Limits", "Webhooks",
 def gateway(
     redis: Annotated[
         str,
-        typer.Option(help="Redis or Valkey, as a URL.", envvar="HEADRACE_REDIS", rich_help_panel=OPERATION),
+        typer.Option(
+            help="URL of the Redis or Valkey server.", envvar="HEADRACE_REDIS", rich_help_panel=OPERATION
+        ),
     ] = DEFAULT_URL,
     namespace: Annotated[
         str,
-        typer.Option(help="Prefix of all keys.", envvar="HEADRACE_NAMESPACE", rich_help_panel=OPERATION),
+        typer.Option(
+            help="Prefix of all Redis keys.", envvar="HEADRACE_NAMESPACE", rich_help_panel=OPERATION
+        ),
     ] = "headrace",
     host: Annotated[
-        str, typer.Option(help="Address to listen at.", envvar="HEADRACE_GATEWAY_HOST", rich_help_panel=HTTP)
+        str, typer.Option(help="Address to listen on.", envvar="HEADRACE_GATEWAY_HOST", rich_help_panel=HTTP)
     ] = "127.0.0.1",
     port: Annotated[
         int,
         typer.Option(
-            help="Port to listen at; 0 for any.",
+            help="Port to listen on; 0 for any free port.",
             envvar="HEADRACE_GATEWAY_PORT",
             rich_help_panel=HTTP,
             min=0,
@@ -39,7 +43,7 @@ def gateway(
     keys_file: Annotated[
         Path | None,
         typer.Option(
-            help="API keys, made with [bold]headrace gateway-key[/]. Read again when it changes.",
+            help="TOML file of API keys, made with [bold]headrace gateway-key[/]. Reloaded when it changes.",
             envvar="HEADRACE_GATEWAY_KEYS_FILE",
             rich_help_panel=ACCESS,
             exists=True,
@@ -50,7 +54,7 @@ def gateway(
         bool,
         typer.Option(
             "--no-keys",
-            help="Let everybody in who reaches an address other than this machine's own.",
+            help="Serve without API keys on an address that other machines can reach.",
             envvar="HEADRACE_GATEWAY_NO_KEYS",
             rich_help_panel=ACCESS,
         ),
@@ -58,8 +62,8 @@ def gateway(
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A name under which the gateway answers; repeat it for more. Without keys, only names of "
-            "this machine unless --no-keys is given.",
+            help="Allowed Host header; repeatable. Without API keys, the default is the loopback names of "
+            "this machine, unless --no-keys is given.",
             envvar="HEADRACE_GATEWAY_ALLOWED_HOSTS",
             rich_help_panel=ACCESS,
         ),
@@ -67,7 +71,7 @@ def gateway(
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
-            help="An origin whose pages may use the gateway from a browser; repeat it for more.",
+            help="Allowed CORS origin for browsers; repeatable.",
             envvar="HEADRACE_GATEWAY_CORS_ORIGINS",
             rich_help_panel=ACCESS,
         ),
@@ -75,8 +79,7 @@ def gateway(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="A served name that is known even while no worker is alive, so that jobs for it are taken; "
-            "repeat it for more.",
+            help="Served model name for which jobs are accepted even while no worker is alive; repeatable.",
             envvar="HEADRACE_GATEWAY_MODELS",
             rich_help_panel=OPERATION,
         ),
@@ -84,8 +87,8 @@ def gateway(
     tokenizer: Annotated[
         list[str] | None,
         typer.Option(
-            help="MODEL=FILE: a model's tokenizer.json, for the names and bytes of tokens in "
-            "log-probabilities; repeat it for more. Needs the package tokenizers.",
+            help="MODEL=FILE: a model's tokenizer.json, for the text and bytes of tokens in "
+            "log-probabilities; repeatable. Needs the tokenizers package.",
             envvar="HEADRACE_GATEWAY_TOKENIZERS",
             rich_help_panel=OPERATION,
         ),
@@ -93,7 +96,7 @@ def gateway(
     queue_limit: Annotated[
         int,
         typer.Option(
-            help="Requests that a model's queues may hold.",
+            help="Maximum number of queued requests per model.",
             envvar="HEADRACE_GATEWAY_QUEUE_LIMIT",
             rich_help_panel=LIMITS,
             min=1,
@@ -102,13 +105,16 @@ def gateway(
     max_body: Annotated[
         int,
         typer.Option(
-            help="Bytes of a body.", envvar="HEADRACE_GATEWAY_MAX_BODY", rich_help_panel=LIMITS, min=1
+            help="Maximum size of a request body, in bytes.",
+            envvar="HEADRACE_GATEWAY_MAX_BODY",
+            rich_help_panel=LIMITS,
+            min=1,
         ),
     ] = 4 << 20,
     max_prompt: Annotated[
         int,
         typer.Option(
-            help="Bytes of all prompts of one HTTP request.",
+            help="Maximum size of all prompts of one HTTP request, in bytes.",
             envvar="HEADRACE_GATEWAY_MAX_PROMPT",
             rich_help_panel=LIMITS,
             min=1,
@@ -117,7 +123,7 @@ def gateway(
     max_streams: Annotated[
         int,
         typer.Option(
-            help="Streams open at a time.",
+            help="Maximum number of concurrent streams.",
             envvar="HEADRACE_GATEWAY_MAX_STREAMS",
             rich_help_panel=LIMITS,
             min=1,
@@ -126,7 +132,7 @@ def gateway(
     max_upload: Annotated[
         int,
         typer.Option(
-            help="Bytes of an uploaded file.",
+            help="Maximum size of an uploaded file, in bytes.",
             envvar="HEADRACE_GATEWAY_MAX_UPLOAD",
             rich_help_panel=LIMITS,
             min=1,
@@ -135,7 +141,7 @@ def gateway(
     webhook_origin: Annotated[
         list[str] | None,
         typer.Option(
-            help="https://host\\[:port] that webhooks may go to; repeat it for more. None without.",
+            help="Allowed webhook origin, https://host\\[:port]; repeatable. Default: none.",
             envvar="HEADRACE_GATEWAY_WEBHOOK_ORIGINS",
             rich_help_panel=HOOKS,
         ),
@@ -143,7 +149,7 @@ def gateway(
     webhook_secret: Annotated[
         str | None,
         typer.Option(
-            help="Master secret of webhooks' signatures, 16 characters or more; give it in the variable.",
+            help="Secret that webhook signing keys derive from (16 characters or more); use the variable.",
             envvar="HEADRACE_GATEWAY_WEBHOOK_SECRET",
             rich_help_panel=HOOKS,
             show_default=False,
@@ -152,7 +158,7 @@ def gateway(
     heartbeat: Annotated[
         float,
         typer.Option(
-            help="Seconds of silence after which a stream gives a sign of life.",
+            help="Interval of keep-alive comments on an idle stream, in seconds.",
             envvar="HEADRACE_GATEWAY_HEARTBEAT",
             rich_help_panel=HTTP,
             min=0.1,
@@ -161,7 +167,7 @@ def gateway(
     grace: Annotated[
         float,
         typer.Option(
-            help="Seconds that answers under way may take to end on SIGTERM.",
+            help="Seconds that open streams and responses have to finish after SIGTERM.",
             envvar="HEADRACE_GATEWAY_GRACE",
             rich_help_panel=OPERATION,
             min=1,
@@ -171,14 +177,16 @@ def gateway(
         bool,
         typer.Option(
             "--traces",
-            help="Record spans with OpenTelemetry, configured by its OTEL_* variables.",
+            help="Export OpenTelemetry traces, configured by the OTEL_* variables.",
             envvar="HEADRACE_TRACES",
             rich_help_panel=OPERATION,
         ),
     ] = False,
     log_format: Annotated[
         Literal["text", "json"],
-        typer.Option(help="Of log lines.", envvar="HEADRACE_LOG_FORMAT", rich_help_panel=OPERATION),
+        typer.Option(
+            help="Log format: text or json.", envvar="HEADRACE_LOG_FORMAT", rich_help_panel=OPERATION
+        ),
     ] = "text",
 ) -> None:
     """Serve OpenAI's API and resumable streams over HTTP, in front of the queue.
@@ -228,12 +236,26 @@ def gateway(
 
 
 def gateway_key(
-    tenant: Annotated[str, typer.Argument(help="Whose key it is. Tenants cannot see each other's requests.")],
-    rate: Annotated[int | None, typer.Option(help="Requests a minute; any number without.", min=1)] = None,
-    burst: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 60,
-    priority: Annotated[Priority, typer.Option(help="The highest that its requests may have.")] = "normal",
-    streams: Annotated[int, typer.Option(help="Streams open at a time on one gateway.", min=1)] = 100,
-    admin: Annotated[bool, typer.Option("--admin", help="May see queues, workers and what runs.")] = False,
+    tenant: Annotated[
+        str, typer.Argument(help="Tenant of the key. Tenants cannot see each other's requests.")
+    ],
+    rate: Annotated[
+        int | None, typer.Option(help="Rate limit in requests per minute. Default: unlimited.", min=1)
+    ] = None,
+    burst: Annotated[int, typer.Option(help="Requests that may exceed the rate at once.", min=1)] = 60,
+    priority: Annotated[
+        Priority, typer.Option(help="Highest priority that its requests may have.")
+    ] = "normal",
+    streams: Annotated[
+        int, typer.Option(help="Maximum number of concurrent streams on one gateway.", min=1)
+    ] = 100,
+    admin: Annotated[
+        bool,
+        typer.Option(
+            "--admin",
+            help="Allow the monitoring routes: queues, workers and running requests of all tenants.",
+        ),
+    ] = False,
 ) -> None:
     """Make an API key for the gateway.
 

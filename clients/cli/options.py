@@ -11,7 +11,7 @@ RedisUrl = Annotated[
     typer.Option(
         "--redis",
         envvar="HEADRACE_REDIS",
-        help="Redis or Valkey: URL of redis, rediss (TLS), unix, redis+sentinel or redis+cluster.",
+        help="Redis or Valkey URL: redis, rediss (TLS), unix, redis+sentinel or redis+cluster.",
         metavar="URL",
         rich_help_panel=CONNECTION,
     ),
@@ -20,7 +20,7 @@ Namespace = Annotated[
     str,
     typer.Option(
         envvar="HEADRACE_NAMESPACE",
-        help="Prefix of all keys, as for the workers.",
+        help="Prefix of all Redis keys; the same as the workers'.",
         metavar="NAME",
         rich_help_panel=CONNECTION,
     ),
@@ -29,7 +29,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         envvar="HEADRACE_SERVED_NAME",
-        help="Served name of the model. Not needed while exactly one model's workers are alive.",
+        help="Served model name. Optional while workers of exactly one model are alive.",
         metavar="NAME",
         show_default=False,
         rich_help_panel=CONNECTION,

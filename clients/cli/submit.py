@@ -30,7 +30,7 @@ _UNPRINTABLE = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if cod
 def submit(
     prompt: Annotated[
         str | None,
-        typer.Argument(help="The prompt; '-' or none reads it from standard input.", show_default=False),
+        typer.Argument(help="Prompt text; '-' or no argument reads standard input.", show_default=False),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON line instead of streaming its text.")
@@ -38,7 +38,7 @@ def submit(
     file: Annotated[
         str | None,
         typer.Option(
-            help="Requests as JSON lines instead of a prompt; '-' is standard input.",
+            help="JSON Lines file of requests to submit instead of a prompt; '-' is standard input.",
             metavar="PATH",
             show_default=False,
             rich_help_panel=_FILES,
@@ -47,45 +47,65 @@ def submit(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Results as JSON lines; to standard output without it.",
+            help="File for the results, as JSON Lines. Default: standard output.",
             metavar="PATH",
             show_default=False,
             rich_help_panel=_FILES,
         ),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, help="Requests of the file under way at a time.", rich_help_panel=_FILES)
+        int,
+        typer.Option(min=1, help="Maximum number of requests in flight at a time.", rich_help_panel=_FILES),
     ] = 64,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens to generate: 256 unless given.", rich_help_panel=_REQUEST)
+        int | None,
+        typer.Option(help="Maximum number of tokens to generate. Default: 256.", rich_help_panel=_REQUEST),
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="0, unless given, picks the likeliest token.", rich_help_panel=_REQUEST),
+        typer.Option(
+            help="Sampling temperature. 0, the default, is greedy decoding.", rich_help_panel=_REQUEST
+        ),
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest of this mass.", rich_help_panel=_REQUEST)
+        float | None,
+        typer.Option(
+            help="Nucleus sampling: sample from the smallest set of tokens whose probability reaches P.",
+            rich_help_panel=_REQUEST,
+        ),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Draw from so many of the likeliest.", rich_help_panel=_REQUEST)
+        int | None,
+        typer.Option(
+            help="Top-k sampling: sample from the K most likely tokens. 0 turns it off.",
+            rich_help_panel=_REQUEST,
+        ),
     ] = None,
     min_p: Annotated[
         float | None,
-        typer.Option(help="Draw from those so likely, relative to the likeliest.", rich_help_panel=_REQUEST),
+        typer.Option(
+            help="Min-p sampling: leave out tokens less likely than P times the most likely one.",
+            rich_help_panel=_REQUEST,
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="The same seed draws the same tokens.", rich_help_panel=_REQUEST)
+        int | None,
+        typer.Option(help="Random seed; a seed gives the same tokens each time.", rich_help_panel=_REQUEST),
     ] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text; repeatable.", rich_help_panel=_REQUEST)
+        list[str] | None,
+        typer.Option(help="Stop sequence; the text ends before it. Repeatable.", rich_help_panel=_REQUEST),
     ] = None,
     priority: Annotated[
         Literal["high", "normal", "low"] | None,
-        typer.Option(help="Which queue: normal unless given.", rich_help_panel=_REQUEST),
+        typer.Option(help="Queue priority. Default: normal.", rich_help_panel=_REQUEST),
     ] = None,
     tenant: Annotated[
         str | None,
-        typer.Option(help="Whose it is; tenants share the workers fairly.", rich_help_panel=_REQUEST),
+        typer.Option(
+            help="Tenant that the request is counted for; workers are shared fairly between tenants.",
+            rich_help_panel=_REQUEST,
+        ),
     ] = None,
     redis: RedisUrl = DEFAULT_URL,
     namespace: Namespace = "headrace",

@@ -24,9 +24,9 @@ def top(
     redis: RedisUrl = DEFAULT_URL,
     namespace: Namespace = "headrace",
     model: Model = None,
-    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print once, as JSON, and exit.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one snapshot as JSON and exit.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, max=60, help="Refresh interval in seconds.")] = 1.0,
 ) -> None:
     """Show workers (sequences, KV cache, tokens per second) and queues by priority.
 

@@ -61,7 +61,7 @@ def forbidden(message: str) -> ApiError:
     return ApiError(403, "permission_error", message, code="forbidden")
 
 
-def not_found(message: str = "There is nothing at this address.") -> ApiError:
+def not_found(message: str = "Not found.") -> ApiError:
     return ApiError(404, "not_found_error", message, code="not_found")
 
 

@@ -51,7 +51,7 @@ class Observation:
         try:
             await self._app(scope, receive, observed)
         except ReaderStalled:
-            _log.warning("left a reader that took nothing", extra={"http_id": http_id})
+            _log.warning("closed a stream whose reader had stalled", extra={"http_id": http_id})
         finally:
             seconds = perf_counter() - start
             route = getattr(scope.get("route"), "path", "other")

@@ -54,10 +54,10 @@ class GatewayServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         name = signal.Signals(sig).name
         if self.should_exit:
-            log.info("%s again: ending the answers under way", name)
+            log.info("%s again: closing open responses", name)
             self.gateway.answers.cut()
             return
-        log.info("%s: taking no more requests, finishing answers", name)
+        log.info("%s: draining, no new requests", name)
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -147,7 +147,11 @@ class Claimer:
         except RequestError as error:
             self._counters.invalid += 1
             if error.request_id is None:
-                log.warning("entry %s: not a request, and without a readable id: %s", held.entry.id, error)
+                log.warning(
+                    "queue entry %s: not a request and no readable id, moved to the dead letters: %s",
+                    held.entry.id,
+                    error,
+                )
                 held.dead = f"invalid_request: {error}"
                 self._outbox.settle(held)
                 return None
@@ -191,14 +195,19 @@ class Claimer:
             held.dead = reply[2].decode()
             self._outbox.settle(held)
         elif verdict == "duplicate":
-            about(log, read.request_id).info("entry %s is another's; passed over", held.entry.id)
+            about(log, read.request_id).info(
+                "duplicate queue entry %s acknowledged: another entry of this request was claimed",
+                held.entry.id,
+            )
             self._counters.duplicates += 1
             self._outbox.settle(held)
         elif verdict == "suspect":
             self._suspects.append(read)
         elif verdict == "stale":
             # Not settled: if this consumer is its owner after all, the entry comes back by a sweep.
-            about(log, read.request_id).warning("its entry is not this worker's any more")
+            about(log, read.request_id).warning(
+                "lease lost before the claim: another worker owns its queue entry"
+            )
             self._counters.lost_claims += 1
             self._holdings.forget(held)
         else:
@@ -245,7 +254,7 @@ class Claimer:
 
     def _refused(self, read: _Read, error: Exception) -> None:
         held = read.held
-        about(log, read.request_id).error("Redis refuses to claim it: %s", error)
+        about(log, read.request_id).error("claim refused by Redis: %s", error)
         if held.entry.deliveries > self._settings.max_attempts:
             held.dead = f"unclaimable: {error}"
             self._outbox.settle(held)

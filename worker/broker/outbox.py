@@ -173,7 +173,7 @@ class Outbox:
             if isinstance(reply, Exception) and is_transient(reply):
                 failure = reply
             elif isinstance(reply, Exception):
-                about(log, message.held.request_id).error("Redis refuses it, dropped: %s", reply)
+                about(log, message.held.request_id).error("write refused by Redis, claim given up: %s", reply)
                 self._lose(message.held)
             elif message.kind == "settlement":
                 self._settled(message.held, int(reply))
@@ -207,12 +207,14 @@ class Outbox:
             self._counters.dead_letters += bool(held.dead) and answer
             self.forget(held)
         elif held.output is not None and held.output.ending is not None:
-            about(log, held.request_id).warning("Redis has lost its end; sending it again")
+            about(log, held.request_id).warning("Redis lost its done event; resending")
             self._counters.relogged += 1
             self._send_end_again(held)
         else:
             # Another worker's end is gone. The entry is a stray now, and will be claimed again.
-            about(log, held.request_id).warning("Redis has lost its end, which is another worker's")
+            about(log, held.request_id).warning(
+                "Redis lost the done event that another worker had written; it will be claimed again"
+            )
             self.forget(held)
 
     def _doubt_ends(self) -> None:
@@ -325,10 +327,10 @@ class Outbox:
 
 def _explain_loss(held: Held, *, status: str, epoch: str) -> None:
     if not status:
-        about(log, held.request_id).error("its state is gone from Redis; dropped")
+        about(log, held.request_id).error("state lost from Redis; sequence dropped")
     elif status == "running":
         about(log, held.request_id).warning(
-            "another worker has it, in epoch %s after %d; dropped", epoch, held.epoch
+            "lease lost to another worker, epoch %s > %d; sequence dropped", epoch, held.epoch
         )
     else:
-        about(log, held.request_id).warning("it is %s without this worker; dropped", status)
+        about(log, held.request_id).warning("already %s by another worker; sequence dropped", status)

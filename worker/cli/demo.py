@@ -29,9 +29,9 @@ BLOCK_SIZE = 16
 
 def demo(
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print nothing but the summary, as JSON, to standard output.")
+        bool, typer.Option("--json", help="Print only the summary, as JSON, to standard output.")
     ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live display.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live display.")] = False,
 ) -> None:
     """Watch eight prompts share one batch: a Valkey server, a worker and a client in one command.
 

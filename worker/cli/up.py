@@ -21,30 +21,30 @@ def up(
     redis: Annotated[
         str | None,
         typer.Option(
-            help="URL of a Redis or Valkey server. Without it, one is started.",
+            help="URL of a Redis or Valkey server. Default: start one.",
             envvar="HEADRACE_REDIS",
             show_default=False,
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port of the server that is started. Without it, a free one.", show_default=False),
+        typer.Option(help="Port of the started server. Default: a free port.", show_default=False),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Folder in which the started server keeps queues and results. Without it, in memory only.",
+            help="Folder for the started server's append-only file. Default: in memory only.",
             file_okay=False,
             show_default=False,
         ),
     ] = None,
     gateway: Annotated[
-        bool, typer.Option(help="Serve OpenAI's API and a web page over HTTP, on this machine only.")
+        bool, typer.Option(help="Serve the OpenAI API and a web page over HTTP, on this machine only.")
     ] = True,
     gateway_port: Annotated[
         int,
         typer.Option(
-            help="Port of the gateway; 0 for any.", envvar="HEADRACE_GATEWAY_PORT", min=0, max=65535
+            help="Port of the gateway; 0 for any free port.", envvar="HEADRACE_GATEWAY_PORT", min=0, max=65535
         ),
     ] = 8000,
 ) -> None:

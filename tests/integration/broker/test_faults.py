@@ -125,7 +125,7 @@ async def test_a_server_that_lost_everything_ends_requests_in_the_log_and_the_wo
         await until(lambda: not worker.engine.running)
         assert broker.held == 0
         assert [record.message for record in caplog.records if "lost" in record.message] == [
-            "request lost: its state is gone from Redis; dropped"
+            "request lost: state lost from Redis; sequence dropped"
         ]
         worker.engine.pause_at = None
         enqueue(redis_client, "next", lane=3)
