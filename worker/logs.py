@@ -1,6 +1,5 @@
 """Log lines: for people, or one JSON object each. Never a prompt, never a password."""
 
-import json
 import logging
 import sys
 from collections.abc import MutableMapping
@@ -8,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from ..clients.json_text import one_line
 from .config import LogFormat, LogLevel
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
         body |= {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
         if record.exc_info:
             body["exception"] = self.formatException(record.exc_info)
-        return json.dumps(body, default=str, ensure_ascii=False)
+        return one_line(body, default=str)
 
 
 def configure(log_format: LogFormat, level: LogLevel) -> None:

@@ -1,9 +1,9 @@
 """A result as a JSON line."""
 
-import json
 from dataclasses import asdict
 from typing import Any
 
+from ..json_text import one_line
 from ..json_values import plain
 from ..result import Result
 
@@ -17,4 +17,4 @@ def result_record(result: Result) -> dict[str, Any]:
 
 def as_line(record: dict[str, Any]) -> str:
     """JSON; what it lacks is replaced, see ``plain``."""
-    return json.dumps(plain(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+    return one_line(plain(record)) + "\n"

@@ -9,7 +9,7 @@ from ..async_client import AsyncHandle
 from ..protocol import Delta, Done, Event, FinishReason, Usage
 from ..result import Result
 from ..transcript import Transcript
-from .errors import api_error_of, expired, worker_error
+from .errors import api_error_of, cancelled, expired, worker_error
 from .intake import cancel_all
 from .merging import merged
 from .placement import PlacedToken, Placement
@@ -57,7 +57,8 @@ class Completion:
         """The object that is not streamed.
 
         Raises:
-            ApiError: a choice ended with an error or expired.
+            ApiError: a choice ended with an error, expired or was cancelled. OpenAI's finish reasons have
+                none for that, and half an answer is not to be taken for a whole one.
         """
         for index, result in enumerate(results):
             _raise_failure(result.finish_reason, result)
@@ -198,3 +199,5 @@ def _raise_failure(reason: FinishReason, ended: Result | Done) -> None:
         raise worker_error(ended.error)
     if reason == "expired":
         raise expired()
+    if reason == "cancelled":
+        raise cancelled()

@@ -1,12 +1,16 @@
 """Errors as HTTP answers, in the shape that OpenAI's clients understand."""
 
-from typing import Any
+from typing import Any, Final
 
 from ..errors import EventsLost, QueueFull, ServerFull, Unavailable, UnknownRequest
 from ..protocol import ErrorInfo, RequestError
 
 _WORKER_ERRORS = frozenset({"invalid_request", "invalid_input", "unknown_model"})
 """Codes with which a worker says that the request is at fault."""
+
+
+CLIENT_CLOSED_REQUEST: Final = 499
+"""Not HTTP's, but what nginx logs and what gRPC's CANCELLED is over HTTP."""
 
 
 class ApiError(Exception):
@@ -111,6 +115,13 @@ def worker_error(error: ErrorInfo | None) -> ApiError:
         param = field if field.replace(".", "_").isidentifier() else None
         return invalid(error.message, param, error.code)
     return ApiError(500, "server_error", error.message, code=error.code)
+
+
+def cancelled() -> ApiError:
+    """A status that SDKs do not ask again for."""
+    return ApiError(
+        CLIENT_CLOSED_REQUEST, "cancelled_error", "The request was cancelled.", code="request_cancelled"
+    )
 
 
 def expired() -> ApiError:

@@ -1,10 +1,11 @@
 """Log lines: for people, or one JSON object each. Never a prompt, never a key."""
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
 from typing import Literal
+
+from ..json_text import one_line
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
@@ -22,7 +23,7 @@ class JsonFormatter(logging.Formatter):
         body |= {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
         if record.exc_info:
             body["exception"] = self.formatException(record.exc_info)
-        return json.dumps(body, default=str, ensure_ascii=False)
+        return one_line(body, default=str)
 
 
 def configure(log_format: Literal["text", "json"]) -> None:

@@ -16,6 +16,7 @@ import uvicorn
 from . import logs
 from .app import create_app
 from .gateway import Gateway
+from .http_protocol import HttpProtocol
 from .settings import GatewaySettings
 
 _BACKLOG = 2048
@@ -75,7 +76,7 @@ def make_server(settings: GatewaySettings) -> GatewayServer:
     app = create_app(settings)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=HttpProtocol,
         ws="websockets-sansio",
         lifespan="on",
         log_config=None,

@@ -1,7 +1,6 @@
 """Server-sent events over ASGI: frames, and a response that notices when its reader leaves or stalls."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -10,6 +9,7 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ..json_text import one_line
 from .api_keys import Caller
 from .slots import StreamSlots
 
@@ -19,8 +19,8 @@ readers that keep the id (httpx-sse, openai) would take it for the end of an eve
 
 
 def compact(value: Any) -> bytes:
-    """JSON without spaces, in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """JSON in one line, in UTF-8."""
+    return one_line(value).encode("utf-8", "replace")
 
 
 def frame(data: bytes, *, event: str | None = None, event_id: str | None = None) -> bytes:
@@ -64,8 +64,9 @@ class SseResponse(Response):
         self.status_code = 200
         self.background = None
         self.body = b""
-        # Nginx and others buffer a response unless told not to.
-        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        # Nginx and others buffer a response unless told not to, and what compresses holds back what it has.
+        told = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+        self.init_headers({**told, **(headers or {})})
         del self.headers["content-length"]
         self._frames = frames
         self._slots = slots

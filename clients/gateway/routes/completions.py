@@ -18,7 +18,7 @@ from ..completion import Completion, Format, results_of
 from ..completion_body import CompletionBody, completion_asks
 from ..completion_format import CompletionFormat
 from ..delivery import abandon, cancelling, counted, failing_together
-from ..errors import invalid, stopping
+from ..errors import CLIENT_CLOSED_REQUEST, invalid, stopping
 from ..gateway import Gateway
 from ..identity import id_for, new_id
 from ..positions import Position
@@ -28,9 +28,6 @@ from .idempotency import idempotency_key
 from .schemas import COMPLETION_ANSWERS
 
 router = APIRouter(tags=["OpenAI"])
-
-CLIENT_GONE = 499
-"""As nginx logs it; nobody reads the answer."""
 
 
 @router.post("/v1/chat/completions", responses=COMPLETION_ANSWERS, summary="Continue a chat")
@@ -105,7 +102,7 @@ async def _whole(
         if results is None and cancels:
             await abandon(handles)
     if results is None:
-        return Response(status_code=CLIENT_GONE)
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
     return JSONResponse(completion.whole(results), headers={"x-headrace-request": completion.id})
 
 

@@ -136,6 +136,7 @@ _DESCRIPTIONS = {
     409: "Its state does not allow this.",
     413: "The body or the prompt is too large.",
     429: "The key's rate is used up, or the queue is full; `Retry-After` says when there should be room.",
+    499: "The request was cancelled by somebody else.",
     500: "The worker or the gateway failed.",
     503: "No worker is alive for the model, or the queue cannot be reached.",
     504: "The request's deadline passed.",
@@ -160,7 +161,7 @@ EVENT_STREAM: dict[str, Any] = {
     }
 }
 
-COMPLETION_ANSWERS: Answers = errors(404, 408, 413, 429, 504) | {
+COMPLETION_ANSWERS: Answers = errors(404, 408, 413, 429, 499, 504) | {
     200: {
         "model": CompletionAnswer,
         "description": "The completion; with `stream`, chunks of it as server-sent events.",
