@@ -72,7 +72,7 @@ def measure(sequences: int, iterations: int, *, text: bool) -> tuple[list[float]
         for _ in range(iterations):
             start = time.perf_counter()
             step = engine.step()
-            engine.room()
+            engine.room(0)
             steps.append((time.perf_counter() - start) * 1e3)
             if len(step.deltas) != sequences:
                 raise RuntimeError("not all sequences decode")

@@ -69,6 +69,7 @@ def _broker_settings(config: WorkerConfig) -> BrokerSettings:
         name=config.name or make_worker_name(),
         namespace=config.namespace,
         lease=config.lease,
+        ageing=config.ageing,
         max_attempts=config.max_attempts,
         result_ttl=config.result_ttl,
         timeout=config.redis_timeout,
@@ -99,7 +100,7 @@ async def _serve(
             "blocks_total": status.blocks_total,
             "blocks_free": status.blocks_free,
             "tokens_per_second": round(telemetry.tokens_per_second, 1),
-            "room": engine.room()[-1],
+            "room": engine.room(broker.clock.now_ms())[-1],
             **activity(engine.snapshot(), telemetry.recent_first_tokens()),
         }
 

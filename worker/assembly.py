@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .ageing import Ageing
 from .cache_plan import plan_cache
 from .config import WorkerConfig
 from .engine.detokenizer import Detokenizer
@@ -90,6 +91,7 @@ def assemble(config: WorkerConfig) -> Assembly:
         max_model_len=plan.max_model_len,
         prefix_caching=config.prefix_caching,
         overlap=on_gpu,
+        ageing=Ageing.of(config.ageing),
     )
     encoder = TextEncoder(
         loaded.tokenizer, model=name, vocab_size=info.vocab_size, max_tokens=plan.max_model_len - 1

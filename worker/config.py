@@ -6,6 +6,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from .ageing import Ageing
+
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\Z", re.IGNORECASE)
 
@@ -100,6 +102,10 @@ class WorkerConfig:
             2,
         ),
     ] = None
+    ageing: Annotated[
+        float,
+        Setting("Seconds since its submission for which a request rises by one priority.", BATCH, 0.001),
+    ] = Ageing().ms / 1000
     prefix_caching: Annotated[
         bool, Setting("Prefix caching: share KV cache blocks between equal prefixes.", BATCH)
     ] = True

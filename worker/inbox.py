@@ -73,10 +73,8 @@ class Inbox:
         while True:
             claim = await self._broker.intake.next_claim()
             self._preparing = preparing = _Preparing(claim)
-            # Arrival in the queue, not here, so that a request taken over keeps its place.
-            arrival = self._broker.clock.now_ms() - claim.waited_ms
             try:
-                sequence = await anyio.to_thread.run_sync(self._preparation.sequence, claim, arrival)
+                sequence = await anyio.to_thread.run_sync(self._preparation.sequence, claim)
             except InvalidInputError as error:
                 about(log, claim.request.id).info("refused: %s", error)
                 self._broker.reject(claim, "invalid_request", str(error))

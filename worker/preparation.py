@@ -19,15 +19,14 @@ class Preparation:
         self._encoder = encoder
         self._eos_ids = eos_ids
 
-    def sequence(self, claim: Claim, arrival: int) -> Sequence:
-        """The claim's sequence; ``arrival`` orders it among others of its priority."""
+    def sequence(self, claim: Claim) -> Sequence:
         request, resumed = claim.request, claim.resumed
         return Sequence(
             id=request.id,
             prompt=self._prompt(request),
             sampling=self._sampling(request),
             priority=claim.priority,
-            arrival=arrival,
+            arrival=claim.arrival_ms,
             salt=(request.tenant or "").encode(),
             epoch=claim.epoch,
             output=self._encoder.output(resumed.tokens) if resumed else [],

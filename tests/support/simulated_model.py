@@ -16,6 +16,7 @@ from fake_runner import FakeRunner, byte_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from headrace.clients.protocol import Request, TokenLogprobs
+from headrace.worker.ageing import Ageing
 from headrace.worker.assembly import Assembly
 from headrace.worker.config import WorkerConfig
 from headrace.worker.engine.detokenizer import Detokenizer
@@ -173,6 +174,7 @@ def simulated_assembly(
         max_batched_tokens=config.max_batched_tokens,
         max_sequences=config.max_sequences,
         max_model_len=MAX_MODEL_LEN,
+        ageing=Ageing.of(config.ageing),
     )
     wrapped = SimpleNamespace(backend_tokenizer=tokenizer, chat_template=None)
     encoder = TextEncoder(

@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 
 from ...clients.protocol import GROUP
+from ..ageing import Ageing
 from .connection import FAILURES, Backoff, Connection
 from .entries import Entry, Held, Holdings
 from .scripts import TAKE
@@ -33,8 +34,9 @@ class Arrivals:
         self._holdings = holdings
         self._queues = settings.keys.queues(settings.model)
         self._keys = [*self._queues, settings.keys.service(settings.model)]
-        ageing, ttl = milliseconds(settings.ageing), milliseconds(SERVICE_TTL)
-        self._arguments: list[bytes | str | float] = [GROUP, consumer, ageing, ttl]
+        self._consumer = consumer
+        ageing = Ageing.of(settings.ageing)
+        self._ageing = [ageing.ms, *ageing.delays]
         self._wake = wake
         self._after: dict[str, bytes] = {}
         self._armed = anyio.Event()
@@ -42,12 +44,13 @@ class Arrivals:
         self._watching = anyio.CancelScope()
 
     async def take(self, room: Sequence[int]) -> list[Held]:
-        """At most ``room`` entries (by priority, see ``Intake.offer``), the most deserving first.
+        """At most ``room`` entries (by class, see ``Intake.offer``), the most deserving first.
 
         Finding none arms the watch. Raises ``redis.RedisError``; what was taken then is a stray, which the
         heartbeat finds.
         """
-        reply: list[Any] = await self._connection.run(TAKE, self._keys, [*self._arguments, *room])
+        arguments = [GROUP, self._consumer, milliseconds(SERVICE_TTL), *room, *self._ageing]
+        reply: list[Any] = await self._connection.run(TAKE, self._keys, arguments)
         found, after = reply
         taken: list[Held] = []
         for stream, entry_id, body, charge in found:

@@ -245,8 +245,9 @@ class Claimer:
             held.suspect = attempts > SUSPICIOUS
             self._control.watch(held)
             self._counters.resumed += resumed is not None
-            waited = max(0, now - int(held.entry.id.partition("-")[0]))
-            return [Claim(request, epoch, attempts, held.entry.stream // LANES, resumed, waited)]
+            arrival = min(now, int(held.entry.id.partition("-")[0]))
+            priority = held.entry.stream // LANES
+            return [Claim(request, epoch, attempts, priority, resumed, arrival, now - arrival)]
         return []
 
     def _fail(self, held: Held, end: Unrun, code: str, message: str) -> None:

@@ -39,10 +39,12 @@ class Claim:
     epoch: int
     attempts: int
     priority: int
-    """0 to 2: of the queue stream, by which it was admitted, whatever the request itself says."""
+    """0 to 2: of the queue stream, by which it was taken, whatever the request itself says."""
     resumed: Resumed | None
+    arrival_ms: int
+    """When it was enqueued, by Redis's clock: whichever worker claims it, and however often."""
     waited_ms: int
-    """Since it was enqueued, by Redis's clock."""
+    """From then to the claim."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from ...clients.protocol import Keys
 from ...clients.redis_url import Location
+from ..ageing import Ageing
 
 SERVICE_TTL: Final = 24 * 3600.0
 """How long the service of lanes is remembered after the last use of a model's queues."""
@@ -25,8 +26,8 @@ class BrokerSettings:
     namespace: str = "headrace"
     lease: float = 15.0
     """How long a worker may be silent before others take its requests over; renewed every third of it."""
-    ageing: float = 30.0
-    """An entry counts one priority higher for each such time that it has waited."""
+    ageing: float = Ageing().ms / 1000
+    """A request rises by one priority for each such time since its submission."""
     max_attempts: int = 5
     """Claims of one request that may end in silence before it is given up."""
     result_ttl: float = 3600.0

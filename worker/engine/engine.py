@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ..ageing import PRIORITY_CLASSES, Ageing
 from .detokenizer import Detokenizer, TextStream
 from .errors import ENDS_PROCESS, DeviceFailure, OutOfMemory, WorkerFault
 from .iteration import Iteration, Launched, Runner
@@ -15,7 +16,6 @@ from .step import Delta, Finished, FinishReason, Step
 
 log = logging.getLogger(__name__)
 
-PRIORITY_CLASSES = 3
 MAX_FAULTS_IN_A_ROW = 8
 """Sequences that fail one after the other, each computed alone, with no launch between them that succeeds:
 from this many on it is not the sequences' fault."""
@@ -75,6 +75,7 @@ class Engine:
         max_model_len: int,
         prefix_caching: bool = True,
         overlap: bool = False,
+        ageing: Ageing | None = None,
     ) -> None:
         if not 2 <= max_model_len <= num_blocks * block_size:
             limit = num_blocks * block_size
@@ -86,7 +87,10 @@ class Engine:
         self._detokenizer = detokenizer
         self._cache = KVCache(num_blocks, block_size, prefix_caching=prefix_caching)
         self._scheduler = Scheduler(
-            self._cache, max_batched_tokens=max_batched_tokens, max_sequences=max_sequences
+            self._cache,
+            max_batched_tokens=max_batched_tokens,
+            max_sequences=max_sequences,
+            ageing=ageing,
         )
         self._overlap = overlap
         self._launched: list[_Launch] = []
@@ -131,6 +135,7 @@ class Engine:
                 raise ValueError(f"prompt: must be 1 to {limit} tokens, got {len(sequence.prompt)}")
             self._forget(sequence.id)
             num_prompt = len(sequence.prompt)
+            sequence.num_resumed = len(sequence.output)
             sequence.num_tokens = num_prompt + len(sequence.output)
             sequence.max_length = min(num_prompt + sequence.sampling.max_tokens, self.max_model_len)
             self._typical_prompt += 0.1 * (len(sequence.prompt) - self._typical_prompt)
@@ -160,27 +165,35 @@ class Engine:
             if output is not None and output.sequence.epoch == epoch:
                 self._forget(sequence_id)
 
-    def room(self) -> tuple[int, int, int]:
-        """How many more sequences of each priority, or a more urgent one, the next iteration could admit.
+    def room(self, now: int) -> tuple[int, int, int]:
+        """How many more sequences of each class (see ``Ageing``) the next iteration could admit, at ``now`` (ms).
 
         More than that would wait here while another worker might serve it.
         """
-        scheduler, cache = self._scheduler, self._cache
-        block_size = cache.block_size
-        # What runs at each priority, and the blocks it will want before a newcomer may have any.
-        counts = [0] * PRIORITY_CLASSES
-        claims = [0] * PRIORITY_CLASSES
-        for sequence in scheduler.running:
-            missing = -(-sequence.num_tokens // block_size) - len(sequence.block_table)
-            counts[sequence.priority] += 1
-            claims[sequence.priority] += missing + 1
-        slots, free = scheduler.max_sequences, cache.num_free
-        rooms: list[int] = []
-        for priority in range(PRIORITY_CLASSES):
-            slots -= counts[priority]
-            free -= claims[priority]
-            rooms.append(self._room(priority, slots, free))
+        self._scheduler.now = max(self._scheduler.now, now)
+        slots = self._scheduler.max_sequences - len(self._scheduler.running)
+        if not slots:
+            return 0, 0, 0
+        free = self._unclaimed_blocks()
+        rooms = [self._room(priority, now, slots, free) for priority in range(PRIORITY_CLASSES)]
         return rooms[0], rooms[1], rooms[2]
+
+    def fits(self, num_tokens: int, now: int) -> bool:
+        """Whether the next iteration could admit a low sequence of ``num_tokens`` known tokens at nobody's
+        cost."""
+        scheduler, cache = self._scheduler, self._cache
+        if scheduler.waiting or len(scheduler.running) >= scheduler.max_sequences:
+            return False
+        if num_tokens >= self.max_model_len:
+            return False
+        lowest = scheduler.ageing.virtual_arrival(PRIORITY_CLASSES - 1, now)
+        headroom = scheduler.headroom(scheduler.running, lowest)
+        return cache.blocks_for(num_tokens) + headroom <= self._unclaimed_blocks()
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Those not admitted, or preempted and not admitted again; the most urgent first."""
+        return list(self._scheduler.waiting)
 
     def step(self) -> Step:
         """Schedule and launch an iteration; collect what was sampled, by it or (overlapping) by the last.
@@ -316,20 +329,35 @@ class Engine:
         if output := self._outputs.pop(sequence_id, None):
             self._scheduler.remove(output.sequence)
 
-    def _room(self, priority: int, slots: int, free: int) -> int:
+    def _room(self, priority: int, now: int, slots: int, free: int) -> int:
         scheduler, cache = self._scheduler, self._cache
-        if scheduler.waiting and scheduler.waiting[0].priority <= priority:
+        virtual_arrival = scheduler.ageing.virtual_arrival(priority, now)
+        if scheduler.waiting and scheduler.waiting[0].virtual_arrival <= virtual_arrival:
             return 0
         typical = max(1, int(self._typical_prompt))
-        room = max(0, min(slots, -(-scheduler.max_batched_tokens // typical)))
-        if room and not scheduler.running:
-            return max(1, min(room, free // cache.blocks_for(typical)))
-        needed = room * cache.blocks_for(typical)
-        for sequence in reversed(scheduler.running):  # those that would be preempted, least urgent first
-            if free >= needed or sequence.priority <= priority:
-                break
-            free += cache.exclusive_blocks(sequence)
-        return max(0, min(room, free // cache.blocks_for(typical)))
+        blocks = cache.blocks_for(typical)
+        room = min(slots, -(-scheduler.max_batched_tokens // typical))
+        least = 0 if scheduler.running else 1
+        staying = scheduler.running.copy()
+        displaceable = scheduler.displaceable(virtual_arrival)
+        while True:
+            spare = free - scheduler.headroom(staying, virtual_arrival)
+            # Each newcomer but the last also has to leave a block to spare for itself.
+            fitting = max(least, (spare + 1) // (blocks + 1))
+            if fitting >= room or not displaceable:
+                return min(room, fitting)
+            displaced = displaceable.pop()
+            staying.remove(displaced)
+            free += cache.exclusive_blocks(displaced)
+
+    def _unclaimed_blocks(self) -> int:
+        """Free blocks, less those that running sequences need for what they know already."""
+        cache = self._cache
+        missing = sum(
+            cache.blocks_for(sequence.num_tokens) - len(sequence.block_table)
+            for sequence in self._scheduler.running
+        )
+        return cache.num_free - missing
 
     def _new_output(self, sequence: Sequence) -> _Output:
         output = _Output(sequence, self._detokenizer.stream([]))

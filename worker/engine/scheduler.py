@@ -5,7 +5,9 @@ Iteration-level scheduling as in Orca (Yu et al., 2022), chunked prefill beside 
 """
 
 from bisect import insort
+from operator import attrgetter
 
+from ..ageing import Ageing
 from .iteration import Chunk, Iteration
 from .kv_cache import KVCache
 from .sequence import Sequence
@@ -15,10 +17,16 @@ class Scheduler:
     """Decides iterations under a token budget, a limit of sequences, and the free blocks of the cache.
 
     The budget is a limit, not a target. Every sequence given to ``add`` must fit into the empty cache as a
-    whole; the most urgent one is never preempted, so each call makes progress.
+    whole; the most urgent one is never preempted, so each call makes progress. Urgency is the virtual arrival,
+    a constant, so whoever waits long enough becomes the most urgent one and stays it.
+
+    A sequence loses its blocks for want of blocks only: to one more urgent that runs and needs another, or to
+    one that waits and counts as of a higher priority; to such at most once an ageing time.
     """
 
-    def __init__(self, cache: KVCache, *, max_batched_tokens: int, max_sequences: int) -> None:
+    def __init__(
+        self, cache: KVCache, *, max_batched_tokens: int, max_sequences: int, ageing: Ageing | None = None
+    ) -> None:
         if max_batched_tokens < 1:
             raise ValueError(f"max_batched_tokens: must be at least 1, got {max_batched_tokens}")
         if max_sequences < 1:
@@ -26,14 +34,19 @@ class Scheduler:
         self.cache = cache
         self.max_batched_tokens = max_batched_tokens
         self.max_sequences = max_sequences
-        # Both in order of urgency: by priority, then by arrival.
+        self.ageing = ageing or Ageing()
+        # Both in order of urgency.
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._free_slots = list(reversed(range(max_sequences)))
         self._number = 0
+        self.now = 0
+        """The latest moment, in milliseconds, that the scheduler has been told of."""
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait for admission."""
+        sequence.virtual_arrival = self.ageing.virtual_arrival(sequence.priority, sequence.arrival)
+        self.now = max(self.now, sequence.arrival)
         insort(self.waiting, sequence, key=_urgency)
 
     def remove(self, sequence: Sequence) -> None:
@@ -123,7 +136,7 @@ class Scheduler:
 
     def _admit_waiting(self, iteration: Iteration, budget: int, limit: int) -> None:
         # Whoever runs has been given all it needs in this iteration, or there would be no budget left.
-        while self.waiting and budget:
+        while self.waiting and budget and len(self.running) < self.max_sequences:
             sequence = self.waiting[0]
             if sequence in iteration.preempted:
                 break
@@ -131,12 +144,10 @@ class Scheduler:
                 break
             blocks = self.cache.cached_prefix(sequence)
             needed = (
-                self.cache.blocks_for(sequence.num_tokens)
-                - len(blocks)
-                + self.cache.num_reclaimed(blocks)
-                + self._headroom()
+                self.cache.blocks_for(sequence.num_tokens) - len(blocks) + self.cache.num_reclaimed(blocks)
             )
-            if len(self.running) >= self.max_sequences or needed > self.cache.num_free:
+            headroom = self.headroom(self.running, sequence.virtual_arrival, sequence.num_preempted)
+            if needed + headroom > self.cache.num_free:
                 if not self._make_room(sequence, needed, iteration):
                     break
                 budget = limit - iteration.num_tokens
@@ -148,21 +159,51 @@ class Scheduler:
             iteration.chunks.append(_chunk(sequence, length))
             budget -= length
 
-    def _headroom(self) -> int:
-        # Without a block to spare for each running sequence, the newcomer would be preempted before it had
-        # said a word.
-        return len(self.running)
+    def headroom(self, running: list[Sequence], virtual_arrival: int, num_preempted: int = 0) -> int:
+        """Blocks that must stay free when such a sequence joins those ``running``, in order of urgency.
+
+        One for each of them, or the newcomer would be preempted before it had said a word. Whoever has been
+        preempted before, the newcomer or one that it goes before, shall first get twice as far as the last
+        time: so the growth of others has a sequence computed again a few times, however long it lasts.
+        """
+        headroom = len(running)
+        ahead = 0
+        for other in running:
+            if other.virtual_arrival <= virtual_arrival:
+                ahead += 1
+            elif other.num_preempted:
+                headroom = max(headroom, (ahead + 1) << other.num_preempted)
+        return max(headroom, ahead << num_preempted)
+
+    def displaceable(self, virtual_arrival: int) -> list[Sequence]:
+        """Those running that lose their blocks to such a one if it lacks some; the most urgent first."""
+        reached = self.ageing.class_at(virtual_arrival, self.now)
+        return [
+            other
+            for other in self.running
+            if other.priority > reached
+            and other.virtual_arrival > virtual_arrival
+            and other.spared_until <= self.now
+        ]
 
     def _make_room(self, sequence: Sequence, needed: int, iteration: Iteration) -> bool:
-        """Preempt the least urgent running sequence, if it and others less important would be enough."""
-        lesser = [other for other in self.running if other.priority > sequence.priority]
-        if not lesser:
-            return False
-        gained = sum(self.cache.exclusive_blocks(other) + 1 for other in lesser)
-        if needed > self.cache.num_free + gained:
-            return False
-        self._preempt(lesser[-1], iteration)
-        return True
+        """Displace the least urgent of those running, no more than must be; nobody if that is not enough."""
+        lesser = self.displaceable(sequence.virtual_arrival)
+        staying = self.running.copy()
+        free = self.cache.num_free
+        victims: list[Sequence] = []
+        while lesser:
+            victim = lesser.pop()
+            victims.append(victim)
+            staying.remove(victim)
+            free += self.cache.exclusive_blocks(victim)
+            headroom = self.headroom(staying, sequence.virtual_arrival, sequence.num_preempted)
+            if needed + headroom <= free:
+                for victim in victims:
+                    victim.spared_until = self.now + self.ageing.ms
+                    self._preempt(victim, iteration)
+                return True
+        return False
 
     def _start_running(self, sequence: Sequence, blocks: list[int]) -> None:
         self.cache.share(sequence, blocks)
@@ -183,13 +224,13 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, iteration: Iteration) -> None:
         self._stop_running(sequence)
+        sequence.num_preempted += 1
         self.add(sequence)
         iteration.preempted.append(sequence)
         iteration.chunks[:] = [chunk for chunk in iteration.chunks if chunk.sequence is not sequence]
 
 
-def _urgency(sequence: Sequence) -> tuple[int, int]:
-    return sequence.priority, sequence.arrival
+_urgency = attrgetter("virtual_arrival")
 
 
 def _chunk(sequence: Sequence, length: int) -> Chunk:

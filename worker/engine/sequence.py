@@ -61,7 +61,7 @@ class Sequence:
     priority: int = 1
     """0 is served first."""
     arrival: int = 0
-    """Ticket number: of equal priority, the lower goes first."""
+    """When the request was submitted, in milliseconds."""
     salt: bytes = b""
     """Sequences of different salt never share cache blocks."""
     epoch: int = 0
@@ -88,6 +88,14 @@ class Sequence:
     """Tokens of prompt and output, pending ones included. Kept by the engine, as is ``max_length``."""
     max_length: int = 0
     """Tokens at which the sequence ends: after ``max_tokens`` of output, or where the model ends."""
+    virtual_arrival: int = 0
+    """The lower goes first: see ``Ageing``. Kept by the scheduler, as are the next two."""
+    num_preempted: int = 0
+    """Times that it has lost its blocks."""
+    spared_until: int = 0
+    """Milliseconds: before that, none that waits displaces it."""
+    num_resumed: int = 0
+    """Output tokens with which it came, of earlier epochs."""
     slot: int = -1
     """Row of the runner's per-sequence device state; -1 while waiting."""
 

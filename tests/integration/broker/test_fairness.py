@@ -7,6 +7,7 @@ import redis
 from counting_worker import KEYS, MODEL
 
 from headrace.clients.protocol import GROUP
+from headrace.worker.ageing import Ageing
 from headrace.worker.broker.scripts import TAKE
 
 AGEING_MS = 30_000
@@ -22,7 +23,7 @@ def add(client: redis.Redis, priority: str, lane: int, name: str, *, age_ms: int
 def take(client: redis.Redis, *room: int, consumer: str = "c") -> list[str]:
     """The names taken, in order."""
     keys = [*KEYS.queues(MODEL), KEYS.service(MODEL)]
-    arguments = [GROUP, consumer, AGEING_MS, 86_400_000, *room]
+    arguments = [GROUP, consumer, 86_400_000, *room, AGEING_MS, *Ageing(AGEING_MS).delays]
     entries, _ = client.eval(TAKE.text, len(keys), *keys, *arguments)
     return [body.decode().strip() for _, _, body, _ in entries]
 

@@ -2,21 +2,24 @@
 --
 -- KEYS: the queue streams, by priority and then by lane (the same number of lanes for each of the three
 --       priorities); last, the service hash
--- ARGV: group, consumer, ageing ms, service TTL ms, room for high, normal and low
+-- ARGV: group, consumer, service TTL ms, room for high, normal and low, ageing ms, and for high, normal and low
+--       by how many ms such an entry counts as arrived later than it has
 -- Returns {entries, watch}
 --   entries: {stream number, entry id, field r or nil, charge}, in the order taken
 --   watch: for each stream the id after which an entry not yet delivered would lie; '' where entries wait
 --          for which there is no room
 --
--- Among streams the order is: class (the priority, raised by one for each ageing time that the oldest entry
--- has waited), then service of the lane, then age. Service is a virtual token counter per lane: a lane that
+-- Among streams the order is: class of the oldest entry (the ageing times until its virtual arrival, rounded up:
+-- the priority, raised by one for each that it has waited), then service of the lane, then virtual arrival. An
+-- entry needs room of its class. Service is a virtual token counter per lane: a lane that
 -- had nothing waiting starts level with the least served lane that had (Sheng et al., "Fairness in Serving
 -- Large Language Models", OSDI 2024). An entry is charged for its input here, at four bytes a token; output
 -- is charged by whoever computes it.
 
 local group, consumer = ARGV[1], ARGV[2]
-local ageing, ttl = tonumber(ARGV[3]), ARGV[4]
-local room = {tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])}
+local ttl = ARGV[3]
+local room = {tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])}
+local ageing, delay = tonumber(ARGV[7]), {tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])}
 local streams = #KEYS - 1
 local lanes = streams / 3
 local service = KEYS[#KEYS]
@@ -79,9 +82,8 @@ local function look(i)
     changed[field] = id
   end
   local priority = math.floor((i - 1) / lanes)
-  local age = math.max(0, now - tonumber(id:match('^(%d+)-')))
-  return {id = id, age = age, lane = (i - 1) % lanes, priority = priority,
-          class = math.max(0, priority - math.floor(age / ageing))}
+  local arrival = math.min(now, tonumber(id:match('^(%d+)-'))) + delay[priority + 1]
+  return {lane = (i - 1) % lanes, arrival = arrival, class = math.max(0, math.ceil((arrival - now) / ageing))}
 end
 
 local level = tonumber(stored.level or '0')
@@ -98,14 +100,14 @@ end
 local function before(a, b)
   if a.class ~= b.class then return a.class < b.class end
   if served[a.lane] ~= served[b.lane] then return served[a.lane] < served[b.lane] end
-  return a.age > b.age
+  return a.arrival < b.arrival
 end
 
 local taken = {}
 while true do
   local best
   for i, head in pairs(heads) do
-    if #taken < room[head.priority + 1] and (not best or before(head, heads[best])) then best = i end
+    if #taken < room[head.class + 1] and (not best or before(head, heads[best])) then best = i end
   end
   if not best then break end
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', KEYS[best], '>')
