@@ -10,6 +10,7 @@ import anyio
 
 from .broker.broker import Broker
 from .broker.control import Interrupts
+from .displaced import Displaced
 from .engine.engine import Engine
 from .engine.step import Step
 from .inbox import Inbox
@@ -37,6 +38,7 @@ class ServeLoop:
         self._broker = broker
         self._inbox = inbox
         self._telemetry = telemetry
+        self._displaced = Displaced(engine, broker, inbox, telemetry)
         self._grace = grace
         self._observe = observe
         self._woken = anyio.Event()
@@ -65,13 +67,15 @@ class ServeLoop:
         with ThreadPoolExecutor(1, thread_name_prefix="engine") as engine_thread:
             while not self._is_drained():
                 engine.add(inbox.take())  # the iteration boundary: new arrivals join here
-                self._interrupt(broker.control.take())
+                interrupts = broker.control.take()
+                self._interrupt(interrupts)
+                self._displaced.turn(interrupts, draining=self.draining)
                 if engine.has_work and not broker.outbox.full:
                     step = await self._step(engine_thread)
                     broker.outbox.put(step.deltas, step.finished)  # delivered while the next step computes
                 else:
                     await self._wait()
-                broker.intake.offer(engine.room(), waiting=len(inbox))
+                broker.intake.offer(engine.room(broker.clock.now_ms()), waiting=len(inbox))
 
     def _is_drained(self) -> bool:
         if self._deadline is None:
@@ -104,7 +108,8 @@ class ServeLoop:
 
     async def _wait(self) -> None:
         """Until there is something to compute, to interrupt, or to end."""
-        self._broker.intake.offer(self._engine.room(), waiting=len(self._inbox))
+        room = self._engine.room(self._broker.clock.now_ms())
+        self._broker.intake.offer(room, waiting=len(self._inbox))
         self._woken = anyio.Event()
         timeout = None if self._deadline is None else min(0.1, max(0.0, self._deadline - time.monotonic()))
         with anyio.move_on_after(timeout):

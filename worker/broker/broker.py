@@ -14,6 +14,7 @@ from .control import Control
 from .counters import Counters
 from .drain import hand_back
 from .entries import Claim, Held, Holdings, Unrun
+from .handover import Handover
 from .intake import Intake
 from .lease import Leases, Record
 from .orphans import Orphans
@@ -24,7 +25,8 @@ from .settings import BrokerSettings, consumer_name
 
 
 class Broker:
-    """Wires the parts together; the serve loop talks to ``intake``, ``control`` and ``outbox``.
+    """Wires the parts together; the serve loop talks to ``intake``, ``control``, ``outbox`` and
+    ``handover``.
 
     Create it with ``open_broker``. ``record`` gives the fields of the worker's record in Redis, and
     ``progressing`` says whether the engine is alive; see ``Leases``.
@@ -58,6 +60,7 @@ class Broker:
             connection,
             self._holdings,
             self.clock,
+            self.consumer,
             on_gap=self._reconnected,
             on_released=self._released,
         )
@@ -78,6 +81,9 @@ class Broker:
             progressing=progressing,
             on_lost=self._taken_away,
             on_renewed=self._renewed,
+        )
+        self.handover = Handover(
+            settings, connection, self._holdings, self.consumer, self.outbox, self.leases
         )
         self._presence = Presence(settings, connection, record=record, progressing=progressing)
         self.queue_watch = QueueWatch(settings, connection)
@@ -106,6 +112,7 @@ class Broker:
             tasks.start_soon(self.leases.run)
             tasks.start_soon(self._presence.run)
             tasks.start_soon(self.control.run)
+            tasks.start_soon(self.handover.run)
             tasks.start_soon(self.intake.run)
 
     def end(self, claim: Claim, reason: FinishReason) -> None:

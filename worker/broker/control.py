@@ -19,6 +19,7 @@ from .settings import BrokerSettings
 log = logging.getLogger(__name__)
 
 _LONGEST_NOTICE = 4096
+_MOST_DISPLACED = 64
 _POLL = 1.0
 _LONGEST_PAUSE = 1.0
 """Seconds between tries: to be connected again is to be known again, see ``on_gap``."""
@@ -33,8 +34,13 @@ class Interrupts:
     drop: dict[str, int] = field(default_factory=dict[str, int])
     """Claims that are over, by request id with their epoch: to be forgotten without a word."""
 
+    displaced: dict[str, int] = field(default_factory=dict[str, int])
+    """Requests for which other workers have no room, with their numbers of tokens."""
+    invited: dict[str, None] = field(default_factory=dict[str, None])
+    """Requests of this worker for which another has room."""
+
     def __bool__(self) -> bool:
-        return bool(self.end or self.drop)
+        return bool(self.end or self.drop or self.displaced or self.invited)
 
 
 class Control:
@@ -51,6 +57,7 @@ class Control:
         connection: Connection,
         holdings: Holdings,
         clock: Clock,
+        consumer: str,
         *,
         on_gap: Callable[[], None],
         on_released: Callable[[], None],
@@ -59,6 +66,7 @@ class Control:
         self._connection = connection
         self._holdings = holdings
         self._clock = clock
+        self._consumer = consumer
         self._on_gap = on_gap
         self._on_released = on_released
         self._interrupts = Interrupts()
@@ -148,8 +156,19 @@ class Control:
         request_id = notice.get("cancel")
         if isinstance(request_id, str) and (held := self._holdings.requests.get(request_id)):
             self.cancelled(held)
-        if notice.get("released"):
+        if notice.get("released") and notice.get("by") != self._consumer:
             self._on_released()
+        self._notice_of_room(notice.get("displaced"), notice.get("tokens"), notice.get("room_for"))
+
+    def _notice_of_room(self, displaced: object, tokens: object, invited: object) -> None:
+        interrupts, mine = self._interrupts, self._holdings.requests
+        if isinstance(displaced, str) and isinstance(tokens, int) and displaced not in mine:
+            if len(interrupts.displaced) < _MOST_DISPLACED:
+                interrupts.displaced[displaced] = tokens
+        elif isinstance(invited, str) and invited in mine:
+            interrupts.invited[invited] = None
+        if interrupts:
+            self._arrived.set()
 
     def _end(self, held: Held, reason: FinishReason) -> None:
         if self._is_held(held) and held.end is None and held.request_id is not None:

@@ -28,35 +28,50 @@ async def hand_back(
     Output that the outbox has not delivered by now is computed again by whoever goes on, so flush before.
     A request handed back is not charged an attempt. Repeats until Redis lets it succeed.
     """
-    released = [held for held in holdings.requests.values() if not held.ended]
+    entries = list(holdings.entries.values())
+    released = [held for held in entries if held.request_id is not None and not held.ended]
+    await give_back(settings, connection, consumer, outbox, leases, entries, leaving=True)
+    if entries:
+        log.info("handed back %d requests", len(entries))
+    return len(released)
+
+
+async def give_back(
+    settings: BrokerSettings,
+    connection: Connection,
+    consumer: str,
+    outbox: Outbox,
+    leases: Leases,
+    entries: list[Held],
+    *,
+    leaving: bool = False,
+) -> None:
+    """Give back these entries; with ``leaving`` this worker's record, too. Repeats until it succeeds."""
     keys = settings.keys
+    calls = [
+        RELEASE.call(
+            [keys.request(held.request_id), keys.events(held.request_id)],
+            [held.epoch, consumer, milliseconds(settings.request_ttl)],
+        )
+        for held in entries
+        if held.request_id is not None and not held.ended
+    ]
 
     async def release() -> None:
-        calls = [
-            RELEASE.call(
-                [keys.request(held.request_id), keys.events(held.request_id)],
-                [held.epoch, consumer, milliseconds(settings.request_ttl)],
-            )
-            for held in released
-            if held.request_id is not None
-        ]
         failed = [reply for reply in await connection.batch(calls) if isinstance(reply, Exception)]
         if failed:
             raise failed[0]
 
     async def announce() -> None:
-        await connection.command("DEL", keys.worker(settings.model, settings.name))
-        notice = cast(bytes, msgpack.packb({"released": len(entries)}))
+        if leaving:
+            await connection.command("DEL", keys.worker(settings.model, settings.name))
+        notice = cast(bytes, msgpack.packb({"released": len(entries), "by": consumer}))
         await connection.publish(keys.control(settings.model), notice)
 
-    entries: list[Held] = list(holdings.entries.values())
-    if released:
+    if calls:
         await connection.retrying("handing requests back", release)
     for held in entries:
         outbox.forget(held)
     await connection.retrying("handing entries back", leases.give_back)
     await connection.retrying("announcing entries handed back", announce)
-    connection.counters.handed_back += len(released)
-    if entries:
-        log.info("handed back %d requests", len(entries))
-    return len(released)
+    connection.counters.handed_back += len(calls)

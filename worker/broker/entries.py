@@ -105,6 +105,8 @@ class Held:
     """The serve loop has it."""
     superseded: bool = False
     """Another claim has taken the place of this one."""
+    leaving: bool = False
+    """It is being given back."""
     suspect: bool = False
     """It may be what killed its earlier workers."""
     end: FinishReason | None = None

@@ -119,7 +119,7 @@ class Outbox:
     def ask(self) -> None:
         """Find out how every claim stands: lost, to be cancelled, or with less of its log than it had."""
         for held in self._holdings.requests.values():
-            if not held.ended:
+            if not (held.ended or held.leaving):
                 self._asking[held] = None
         self._wake.set()
 
@@ -264,7 +264,8 @@ class Outbox:
     def _answered(self, message: Message, reply: list[bytes]) -> None:
         held = message.held
         self._asking.pop(held, None)
-        if held.output is None or self._holdings.requests.get(held.request_id or "") is not held:
+        let_go = held.leaving or self._holdings.requests.get(held.request_id or "") is not held
+        if held.output is None or let_go:
             return  # let go while the call was under way
         if reply[0] == b"lost":
             _explain_loss(held, status=reply[1].decode(), epoch=reply[2].decode())

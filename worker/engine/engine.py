@@ -166,7 +166,7 @@ class Engine:
                 self._forget(sequence_id)
 
     def room(self, now: int) -> tuple[int, int, int]:
-        """How many more sequences of each class (see ``Ageing``) the next iteration could admit, at ``now`` (ms).
+        """How many more sequences of each class (see ``Ageing``) could be admitted next, at ``now`` (ms).
 
         More than that would wait here while another worker might serve it.
         """

@@ -17,8 +17,8 @@ class Scheduler:
     """Decides iterations under a token budget, a limit of sequences, and the free blocks of the cache.
 
     The budget is a limit, not a target. Every sequence given to ``add`` must fit into the empty cache as a
-    whole; the most urgent one is never preempted, so each call makes progress. Urgency is the virtual arrival,
-    a constant, so whoever waits long enough becomes the most urgent one and stays it.
+    whole; the most urgent one is never preempted, so each call makes progress. Urgency is the virtual
+    arrival, a constant, so whoever waits long enough becomes the most urgent one and stays it.
 
     A sequence loses its blocks for want of blocks only: to one more urgent that runs and needs another, or to
     one that waits and counts as of a higher priority; to such at most once an ageing time.
