@@ -4,7 +4,7 @@ Iteration-level scheduling as in Orca (Yu et al., 2022), chunked prefill beside 
 (Agrawal et al., 2024), blocks on demand with preemption by recomputation as in vLLM (Kwon et al., 2023).
 """
 
-from bisect import insort
+from bisect import bisect_right, insort
 from operator import attrgetter
 
 from ..ageing import Ageing
@@ -160,20 +160,16 @@ class Scheduler:
             budget -= length
 
     def headroom(self, running: list[Sequence], virtual_arrival: int, num_preempted: int = 0) -> int:
-        """Blocks that must stay free when such a sequence joins those ``running``, in order of urgency.
+        """Blocks that must stay free when such a sequence joins those ``running``.
 
-        One for each of them, or the newcomer would be preempted before it had said a word. Whoever has been
-        preempted before, the newcomer or one that it goes before, shall first get twice as far as the last
-        time: so the growth of others has a sequence computed again a few times, however long it lasts.
+        One for each of them, or the newcomer would be preempted before it had said a word. If it has been,
+        it shall get twice as far as the last time before those ahead of it want its blocks again: so it is
+        computed again a few times, however long that lasts.
         """
-        headroom = len(running)
-        ahead = 0
-        for other in running:
-            if other.virtual_arrival <= virtual_arrival:
-                ahead += 1
-            elif other.num_preempted:
-                headroom = max(headroom, (ahead + 1) << other.num_preempted)
-        return max(headroom, ahead << num_preempted)
+        if not num_preempted:
+            return len(running)
+        ahead = bisect_right(running, virtual_arrival, key=_urgency)
+        return max(len(running), ahead << num_preempted)
 
     def displaceable(self, virtual_arrival: int) -> list[Sequence]:
         """Those running that lose their blocks to such a one if it lacks some; the most urgent first."""

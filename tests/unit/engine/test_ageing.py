@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from fake_runner import FakeRunner, byte_detokenizer, continuation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,18 +122,60 @@ def test_a_low_request_that_comes_to_a_flood_of_high_ones_gets_its_turn():
     assert worker.preempted == []
 
 
-def test_want_of_blocks_has_a_low_request_computed_again_a_few_times_only():
-    """The cache holds it and hardly more, and high ones never stop."""
-    ageing = Ageing(100_000)
-    worker = simulated(iteration=10, ageing=ageing, max_sequences=8, num_blocks=40, block_size=4, longest=160)
-    worker.submit(2, 40, 100, "low")
+@pytest.mark.parametrize(
+    ("num_blocks", "clients", "prompt", "max_tokens"), [(33, 2, 7, 30), (46, 4, 3, 21), (28, 3, 10, 29)]
+)
+def test_want_of_blocks_has_a_low_request_computed_again_a_few_times_only(
+    num_blocks: int, clients: int, prompt: int, max_tokens: int
+) -> None:
+    """The cache holds it and little more, and high ones never stop."""
+    ageing = Ageing(20_000)
+    worker = simulated(
+        iteration=10,
+        ageing=ageing,
+        max_sequences=6,
+        num_blocks=num_blocks,
+        block_size=4,
+        longest=4 * num_blocks,
+    )
+    low = min(80, 4 * num_blocks - 60)
+    worker.submit(2, 20, low, "low")
     worker.turn()
-    go_on = keep_asking(worker, 3, lambda: worker.submit(0, 20, 60))
+    go_on = keep_asking(worker, clients, lambda: worker.submit(0, prompt, max_tokens))
     while "low" not in worker.ended:
         worker.turn()
         go_on()
-    assert 0 < worker.preempted.count("low") <= 8
-    assert worker.outputs["low"] == continuation([7] * 40, 100)
+    assert worker.preempted.count("low") <= 5
+    assert worker.outputs["low"] == continuation([7] * 20, low)
+
+
+def test_a_high_request_displaces_a_low_one_once_an_ageing_time() -> None:
+    ageing = Ageing(1000)
+    worker = simulated(iteration=10, ageing=ageing, max_sequences=4, num_blocks=10, block_size=4, longest=40)
+    worker.submit(2, 20, 20, "low")
+    for _ in range(3):
+        worker.turn()
+    for name in ("first", "second"):
+        worker.submit(0, 24, 8, name)
+        while name not in worker.ended:
+            worker.turn()
+        if name == "first":
+            while worker.engine.waiting:
+                worker.turn()
+            worker.turn()
+    # The second waited: what the low one had was not computed for nothing again.
+    assert worker.preempted == ["low"]
+    assert worker.ended["second"] >= worker.ended["low"]
+
+    # An ageing time later it would be displaced again.
+    worker.submit(2, 20, 20, "other")
+    for name in ("third", "fourth"):
+        worker.turn()
+        worker.submit(0, 24, 8, name)
+        while name not in worker.ended:
+            worker.turn()
+        worker.now += ageing.ms
+    assert worker.preempted == ["low", "other", "other"]
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 5), st.integers(0, 12), st.integers(0, 2))
