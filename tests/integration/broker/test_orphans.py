@@ -19,6 +19,7 @@ from counting_worker import (
 )
 
 from headrace.clients.protocol import GROUP, Delta
+from headrace.worker.ageing import Ageing
 from headrace.worker.broker import open_broker
 from headrace.worker.broker.scripts import CLAIM, PRUNE, TAKE
 
@@ -30,7 +31,8 @@ QUEUE = KEYS.queue(MODEL, "normal", 0)
 def take_as(client: redis.Redis, consumer: str, room: int = 1) -> None:
     """A take whose reply nobody receives."""
     keys = [*KEYS.queues(MODEL), KEYS.service(MODEL)]
-    client.eval(TAKE.text, len(keys), *keys, GROUP, consumer, 30_000, 86_400_000, room, room, room)
+    arguments = [GROUP, consumer, 86_400_000, room, room, room, Ageing().ms, *Ageing().delays]
+    client.eval(TAKE.text, len(keys), *keys, *arguments)
 
 
 def silence(client: redis.Redis, consumer: str) -> None:
