@@ -1,4 +1,4 @@
-"""Splits of a decoding sequence's keys: how long they are, and how their partial results are added up."""
+"""Split KV: the length of a decoding sequence's splits, and the reduction of their partial results."""
 
 # See triton_kernels.py about types.
 # pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
@@ -13,7 +13,7 @@ LOWEST = tl.constexpr(-1e30)
 
 @triton.jit
 def split_length(tiles, SHORTEST: tl.constexpr, MOST: tl.constexpr):
-    """Tiles in each split of a sequence that has this many."""
+    """Tiles in each split of a sequence of ``tiles`` tiles."""
     return tl.maximum(SHORTEST, tl.cdiv(tiles, MOST))
 
 
@@ -36,7 +36,7 @@ def reduce_splits_kernel(
     PADDED_MOST: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Program (sequence, head): add up the splits of a sequence that has more than one."""
+    """Program (sequence, head): reduce the splits of a sequence that has more than one."""
     sequence = tl.program_id(0)
     head = tl.program_id(1)
     start = tl.load(query_start + sequence)
@@ -53,25 +53,25 @@ def reduce_splits_kernel(
 
     slot = (sequence.to(tl.int64) * tl.num_programs(1) + head) * split_count
     split = tl.arange(0, PADDED_MOST)
-    tops = tl.load(partial_stats + (slot + split) * 2, mask=split < count, other=LOWEST)
-    totals = tl.load(partial_stats + (slot + split) * 2 + 1, mask=split < count, other=0.0)
-    top = tl.max(tops, 0)
-    total = tl.sum(totals * tl.exp2(tops - top), 0)
+    split_m = tl.load(partial_stats + (slot + split) * 2, mask=split < count, other=LOWEST)
+    split_l = tl.load(partial_stats + (slot + split) * 2 + 1, mask=split < count, other=0.0)
+    m_i = tl.max(split_m, 0)
+    l_i = tl.sum(split_l * tl.exp2(split_m - m_i), 0)
 
-    # How many are added at once is fixed, so that the order of the sum depends on the sequence alone.
+    # The number added at once is fixed, so that the order of the sum depends on the sequence alone.
     dims = tl.arange(0, PADDED_DIM)
     acc = tl.zeros([PADDED_DIM], tl.float32)
     for low in tl.range(0, count, AT_ONCE):
         some = low + tl.arange(0, AT_ONCE)
-        some_tops = tl.load(partial_stats + (slot + some) * 2, mask=some < count, other=LOWEST)
+        some_m = tl.load(partial_stats + (slot + some) * 2, mask=some < count, other=LOWEST)
         part = tl.load(
             partial + (slot + some)[:, None] * HEAD_DIM + dims[None, :],
             mask=(some < count)[:, None] & (dims < HEAD_DIM)[None, :],
             other=0.0,
         )
-        acc += tl.sum(part * tl.exp2(some_tops - top)[:, None], 0)
+        acc += tl.sum(part * tl.exp2(some_m - m_i)[:, None], 0)
     tl.store(
         out + start.to(tl.int64) * out_stride_row + head * out_stride_head + dims,
-        (acc / total).to(out.dtype.element_ty),
+        (acc / l_i).to(out.dtype.element_ty),
         mask=dims < HEAD_DIM,
     )
