@@ -6,7 +6,7 @@ from torch import Tensor
 from ..dispatch import Implementation, choose
 from ..fp8 import check_scales
 from .batch import AttentionBatch
-from .torch_attention import attend as attend_with_torch
+from .cpu_attention import attend as attend_with_torch
 
 __all__ = ["AttentionBatch", "paged_attention"]
 

@@ -6,8 +6,8 @@ from torch import Tensor
 from ..dispatch import Implementation, choose
 from ..fp8 import check_scales
 from .head_norm import HeadNorm
-from .torch_rotate import rotate as rotate_with_torch
-from .torch_write import write as write_with_torch
+from .cpu_rotate import rotate as rotate_with_torch
+from .cpu_write import write as write_with_torch
 
 __all__ = ["HeadNorm", "rotate_and_write_kv", "write_kv"]
 

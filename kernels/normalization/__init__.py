@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..dispatch import Implementation, choose
-from .torch_rms_norm import inverse_rms
+from .cpu_rms_norm import inverse_rms
 
 __all__ = ["rms_norm"]
 

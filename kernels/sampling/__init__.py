@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..dispatch import Implementation, choose
 from .parameters import Penalties, Sampled, SamplingTensors
-from .torch_sampling import sample as sample_with_torch
+from .cpu_sampling import sample as sample_with_torch
 
 __all__ = ["Penalties", "Sampled", "SamplingTensors", "sample"]
 

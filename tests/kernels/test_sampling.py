@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace.kernels import Implementation, Penalties, SamplingTensors, sample
 from headrace.kernels.launch import run
-from headrace.kernels.sampling import torch_sampling
+from headrace.kernels.sampling import cpu_sampling
 from headrace.kernels.sampling.triton_sampling import plan
 
 BOTH = pytest.mark.parametrize("implementation", ["torch", "triton"])
@@ -135,7 +135,7 @@ def test_filters_keep_what_sorting_keeps_however_flat_the_row(
     params = parameters(len(logits), **options)
     scaled = (logits - logits.amax(-1, keepdim=True)) / filled["temperature"]
     if implementation == "torch":
-        kept = scaled >= torch_sampling._cutoffs(scaled, params)[:, None]
+        kept = scaled >= cpu_sampling._cutoffs(scaled, params)[:, None]
     else:
         launches, _ = plan(logits, params, None, chunk=1024)
         run(launches)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..normalization.torch_rms_norm import inverse_rms
+from ..normalization.cpu_rms_norm import inverse_rms
 from .head_norm import HeadNorm
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from .torch_parts import Scoring, Stored, weights_of
-from .torch_work import Decodes, Shape
+from .cpu_softmax import Scoring, Stored, weights_of
+from .cpu_metadata_builder import Decodes, Shape
 
 
 def decode(

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from .batch import AttentionBatch
-from .torch_decode import decode
-from .torch_parts import Scoring, Stored
-from .torch_prefill import prefill
-from .torch_work import Shape, work_of
+from .cpu_decode import decode
+from .cpu_softmax import Scoring, Stored
+from .cpu_prefill import prefill
+from .cpu_metadata_builder import Shape, work_of
 
 
 def attend(

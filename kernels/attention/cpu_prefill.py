@@ -8,8 +8,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .torch_parts import Scoring, Stored, weights_of
-from .torch_work import Prompt, Shape
+from .cpu_softmax import Scoring, Stored, weights_of
+from .cpu_metadata_builder import Prompt, Shape
 
 SCORE_ELEMENTS: Final = 1 << 21
 """Of the largest matrix of scores, float32: 8 MB, about what caches hold."""
