@@ -58,7 +58,7 @@ class Row:
     stages: str
     compiled: Compiled
     decode_code: str | None = None
-    """Of attention, a digest of the code that answers sequences with one query."""
+    """Of attention, a digest of the code for sequences with one query."""
 
     @property
     def problem(self) -> str | None:
@@ -200,7 +200,7 @@ def _compile(job: tuple[Architecture, bool, int]) -> Row:
 
 
 def unlike_decodes(rows: Iterable[Row]) -> list[str]:
-    """Variants in which a sequence with one query is answered by other code when there is a prompt in the
+    """Variants in which a sequence with one query is computed by other code when there is a prompt in the
     batch, and so perhaps by other last bits."""
     codes: dict[str, set[str]] = {}
     for row in rows:

@@ -44,7 +44,7 @@ def check_tokens(device: torch.device, *, quick: bool) -> Iterator[Row]:
     fuse_layers(loaded.model)
     modes = [Mode(graphs, overlap) for graphs in (False, True) for overlap in (False, True)]
     for mode in modes if device.type == "cuda" else modes[1:2]:
-        # Some rows ask for more than the likeliest token, so that both ways of sampling are taken.
+        # Some rows are not greedy or ask for log-probabilities, so that both ways of sampling are taken.
         found = _serve(loaded, prompts, mode, logprobs_of_every=3)
         same = sum(_agree(found[name], expected[name]) for name in expected)
         case = f"greedy tokens as on the CPU, {mode.name}"

@@ -1,4 +1,4 @@
-"""Ops on tensors, each with a torch implementation, which is its definition, and a Triton one for GPUs."""
+"""Ops on tensors, each with a torch implementation (``cpu_*``) for CPUs and a Triton one for GPUs."""
 
 from .activation import gelu_tanh_and_mul, silu_and_mul
 from .attention import AttentionBatch, paged_attention

@@ -21,8 +21,8 @@ arithmetic."""
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How one attention program is cut: rows of queries times heads, keys per step, and for how many steps
-    at once keys are on their way."""
+    """Tile of one attention program: rows (queries times heads), keys per step, and pipeline stages (steps
+    whose keys are loaded at once)."""
 
     rows: int
     keys: int
@@ -31,18 +31,18 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiles:
-    """Of one launch, which has programs of both kinds and one number of warps for all."""
+    """Tiles of one launch, which has programs of both kinds and one number of warps for all."""
 
     prefill: Tile
-    """For sequences with several queries: limited by arithmetic, so large."""
+    """For sequences with several queries: compute-bound, so large."""
     decode: Tile
-    """For sequences with one query: limited by reading keys and values, so deep."""
+    """For sequences with one query: bound by memory bandwidth, so deep."""
     warps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """How a decoding sequence's keys are shared out to programs."""
+    """Splits of a decoding sequence's keys over programs."""
 
     shortest: int
     """Keys of the shortest split, as long as that makes no more than ``most`` splits."""

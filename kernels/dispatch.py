@@ -1,4 +1,4 @@
-"""Which implementation of an op serves a tensor."""
+"""Choice of an op's implementation for a tensor."""
 
 import os
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ IMPLEMENTATIONS: Final = ("torch", "triton")
 
 
 def choose(tensor: Tensor, implementation: Implementation | None) -> Implementation:
-    """The implementation to run on ``tensor``: the one asked for, else Triton on a GPU and torch elsewhere.
+    """The implementation to run on ``tensor``: the given one, else Triton on a GPU and torch elsewhere.
 
     Raises ``ValueError`` for an unknown name and ``RuntimeError`` where Triton was asked for and cannot run.
     """

@@ -1,4 +1,4 @@
-"""Float8 caches: what a stored number means.
+"""Float8 KV caches: scales and quantization.
 
 A cache of dtype float8_e4m3fn (OCP 8-bit floating point, 4 exponent and 3 mantissa bits, no infinities,
 largest number 448) holds keys and values divided by a scale per KV head.
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 LARGEST: Final = 448.0
-"""The largest number of float8_e4m3fn; what is larger is stored as this."""
+"""The largest number of float8_e4m3fn, at which quantization saturates."""
 
 
 def check_scales(cache: Tensor, *, key_scale: Tensor | None, value_scale: Tensor | None) -> None:

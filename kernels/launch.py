@@ -1,7 +1,7 @@
 """A kernel launch as a value.
 
 Each Triton op first plans its launches from the shapes and dtypes of its arguments, then runs them. Planning
-works on tensors without storage, so what would run on a GPU can be compiled for it where there is none.
+works on tensors without storage, so a launch can be compiled for a GPU on a machine that has none.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FUSE_MULTIPLY_ADD: Final = True
-"""Said with each launch, since Triton's default changes with its version."""
+"""Passed with each launch, since Triton's default changes with its version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def decode_e4m3(codes):
 
 @triton.jit
 def encode_e4m3(x):
-    """float32 as uint8 codes: nearest, ties to even; what is larger than 448 becomes that, NaN stays."""
+    """float32 as uint8 codes: nearest, ties to even; saturates at 448, NaN stays NaN."""
     magnitude = tl.minimum(tl.abs(x), 448.0)
     bits = magnitude.to(tl.int32, bitcast=True)
     # Round the mantissa to its first 3 bits, then shift the exponent's bias from 127 to 7.

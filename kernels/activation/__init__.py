@@ -16,7 +16,7 @@ def silu_and_mul(gate_up: Tensor, *, implementation: Implementation | None = Non
 
     Args:
         gate_up: [..., 2 * n], the gates before the others, float32, float16 or bfloat16.
-        implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
+        implementation: ``"torch"``, ``"triton"`` or None for the default one.
 
     Returns:
         [..., n].

@@ -1,4 +1,4 @@
-"""Attention over a paged key/value cache."""
+"""Attention over a paged KV cache: the op, its float64 reference, the CPU path and the Triton kernels."""
 
 import torch
 from torch import Tensor
@@ -6,9 +6,10 @@ from torch import Tensor
 from ..dispatch import Implementation, choose
 from ..fp8 import check_scales
 from .batch import AttentionBatch
-from .cpu_attention import attend as attend_with_torch
+from .cpu_attention import attend as attend_on_cpu
+from .reference import reference_attention
 
-__all__ = ["AttentionBatch", "paged_attention"]
+__all__ = ["AttentionBatch", "paged_attention", "reference_attention"]
 
 
 def paged_attention(
@@ -26,8 +27,7 @@ def paged_attention(
     out: Tensor | None = None,
     implementation: Implementation | None = None,
 ) -> Tensor:
-    """Causal attention of a flat batch's queries over the keys and values that their sequences have in the
-    cache.
+    """Paged causal attention of a flat batch's queries over their sequences' cached keys and values.
 
     Prefill, chunks of a prefill, decode and any mix of them are one call. Query ``i`` of a sequence with
     ``n`` queries and length ``l`` is its token ``p = l - n + i`` and sees the keys ``k <= p``. The keys and
@@ -38,8 +38,8 @@ def paged_attention(
             kv_heads)``.
         key_cache: [num_blocks, kv_heads, block_size, head_dim], the query's dtype or float8_e4m3fn.
         value_cache: as ``key_cache``.
-        batch: which rows belong to which sequence, and where its keys lie.
-        scale: what the scores are multiplied by before anything else, usually ``head_dim ** -0.5``.
+        batch: query starts, lengths and block tables of the sequences.
+        scale: factor of the scores before anything else, usually ``head_dim ** -0.5``.
         sliding_window: with ``W``, a query at ``p`` sees ``p - W < k <= p`` only. Blocks wholly outside of
             every query's window are not read, so their table entries may be stale.
         softcap: with ``c``, scores become ``c * tanh(score / c)`` (Gemma 2, arXiv 2408.00118).
@@ -47,8 +47,8 @@ def paged_attention(
             in gpt-oss). It is neither scaled nor capped.
         key_scale: float32 [kv_heads], for a float8 cache: a stored key times this is the key. 1 when absent.
         value_scale: as ``key_scale``.
-        out: where to put the result, [T, heads, head_dim]; allocated when absent.
-        implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
+        out: output tensor, [T, heads, head_dim]; allocated when absent.
+        implementation: ``"torch"``, ``"triton"`` or None for the default one.
 
     Returns:
         [T, heads, head_dim] of the query's dtype. Scores and sums are computed in float32 (float64 for a
@@ -68,7 +68,7 @@ def paged_attention(
 
         attend = attend_with_triton
     else:
-        attend = attend_with_torch
+        attend = attend_on_cpu
     if out is None:
         out = torch.empty_like(query)
     attend(
@@ -113,7 +113,7 @@ def _check(
     if key_cache.shape[3] != head_dim:
         raise ValueError(f"key_cache: head_dim {key_cache.shape[3]} differs from the query's {head_dim}")
     if heads % kv_heads:
-        raise ValueError(f"query: {heads} heads cannot be shared out to {kv_heads} KV heads")
+        raise ValueError(f"query: {heads} heads are no multiple of the {kv_heads} KV heads")
     if key_cache.dtype not in (query.dtype, torch.float8_e4m3fn):
         raise ValueError(
             f"key_cache: {key_cache.dtype} is neither the query's {query.dtype} nor float8_e4m3fn"

@@ -1,9 +1,10 @@
-"""The shape of one iteration's batch, as attention sees it."""
+"""Attention batch: query starts, lengths and block tables of one iteration."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
+
+from .cpu_metadata import CpuAttentionMetadata, LayerShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +12,7 @@ class AttentionBatch:
     """A flat batch of S sequences with any number of queries each, whose keys and values lie in blocks.
 
     The last query of sequence ``s`` is its token number ``lengths[s] - 1``. A sequence of length 0 is
-    padding: its queries, if it has any, are answered with zeros. Rows past ``query_start[S]`` belong to no
+    padding: the output of its queries, if it has any, is zero. Rows past ``query_start[S]`` belong to no
     sequence and their results are unspecified.
     """
 
@@ -25,6 +26,6 @@ class AttentionBatch:
     """The largest number of queries of a sequence (or more), known to the host."""
     max_length: int
     """The largest length of a sequence (or more), known to the host."""
-    worked_out: dict[Any, Any] | None = None
-    """Where an implementation may keep what it has worked out from all this, for the other layers of one
-    forward pass; None keeps nothing. The tensors above must not change meanwhile."""
+    cpu_metadata: dict[LayerShape, CpuAttentionMetadata] | None = None
+    """Metadata of the CPU path by shape of layer: empty at the start of a forward pass, filled by its layers;
+    None builds it for every call. The tensors above must not change meanwhile."""

@@ -1,7 +1,7 @@
-"""Paged attention in torch: the reference, and what serves on the CPU.
+"""Paged attention on the CPU, in torch.
 
-Sequences with one query are answered together, in groups of similar length; a sequence with more is answered
-alone, a slice of its queries at a time.
+Decoding sequences are computed together, in groups of similar length; a sequence with several queries is
+computed alone, a slice of its queries at a time.
 """
 
 import torch
@@ -9,9 +9,10 @@ from torch import Tensor
 
 from .batch import AttentionBatch
 from .cpu_decode import decode
-from .cpu_softmax import Scoring, Stored
+from .cpu_metadata import LayerShape
+from .cpu_metadata_builder import metadata_of
 from .cpu_prefill import prefill
-from .cpu_metadata_builder import Shape, work_of
+from .cpu_softmax import CacheRows, ScoreOptions
 
 
 def attend(
@@ -30,25 +31,25 @@ def attend(
 ) -> None:
     """See ``paged_attention``."""
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    blocks, kv_heads, block_size, head_dim = key_cache.shape
+    num_blocks, kv_heads, block_size, head_dim = key_cache.shape
     longest = max(batch.max_length, 1)
-    shape = Shape(
+    shape = LayerShape(
         heads=query.shape[1],
         kv_heads=kv_heads,
         head_dim=head_dim,
         block_size=block_size,
-        blocks=blocks,
+        num_blocks=num_blocks,
         window=min(sliding_window or longest, longest),
         dtype=dtype,
         in_place=key_cache.dtype == dtype,
     )
-    keys, values = Stored(key_cache, key_scale, dtype), Stored(value_cache, value_scale, dtype)
-    scoring = Scoring(scale, softcap, None if sinks is None else sinks.to(dtype))
-    work = work_of(batch, shape)
-    for rows in work.padding:
+    keys, values = CacheRows(key_cache, key_scale, dtype), CacheRows(value_cache, value_scale, dtype)
+    options = ScoreOptions(scale, softcap, None if sinks is None else sinks.to(dtype))
+    metadata = metadata_of(batch, shape)
+    for rows in metadata.padding:
         out[rows] = 0
-    for prompt in work.prompts:
-        prefill(query[prompt.rows], keys, values, prompt, shape, scoring, out[prompt.rows])
-    for decodes in work.decodes:
-        answer = decode(query.index_select(0, decodes.rows), keys, values, decodes, shape, scoring)
-        out.index_copy_(0, decodes.rows, answer)
+    for sequence in metadata.prefills:
+        prefill(query[sequence.rows], keys, values, sequence, shape, options, out[sequence.rows])
+    for group in metadata.decodes:
+        output = decode(query.index_select(0, group.rows), keys, values, group, shape, options)
+        out.index_copy_(0, group.rows, output)

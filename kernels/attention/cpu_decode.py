@@ -1,34 +1,38 @@
-"""Attention of sequences with one query each in torch, without copying keys and values of the cache.
+"""Decode attention on the CPU, without copying keys and values of the cache.
 
-Scores are the elements that a sparse matrix has of the product of all queries with all keys in the cache; the
-answer is each query's weighted sum of rows of values, as embeddings of bags of words are computed.
+Scores are sampled elements of the product of all queries with all keys of the cache (``sampled_addmm``); the
+output is each query's weighted sum of rows of values (``embedding_bag``).
 """
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from .cpu_softmax import Scoring, Stored, weights_of
-from .cpu_metadata_builder import Decodes, Shape
+from .cpu_metadata import DecodeMetadata, LayerShape
+from .cpu_softmax import CacheRows, ScoreOptions, softmax_weights
 
 
 def decode(
-    query: Tensor, keys: Stored, values: Stored, decodes: Decodes, shape: Shape, scoring: Scoring
+    query: Tensor,
+    keys: CacheRows,
+    values: CacheRows,
+    group: DecodeMetadata,
+    shape: LayerShape,
+    options: ScoreOptions,
 ) -> Tensor:
-    """query [n, heads, head_dim], one of each of the sequences; like query."""
+    """Output [n, heads, head_dim] of query [n, heads, head_dim], one of each of the group's sequences."""
     key_rows, value_rows = (
-        stored.rows if shape.in_place else stored.take(decodes.slots).flatten(0, 2)
-        for stored in (keys, values)
+        cache.rows if shape.in_place else cache.take(group.slots).flatten(0, 2) for cache in (keys, values)
     )
     n, heads, head_dim = query.shape
     rows = query.to(shape.dtype).reshape(n * heads, head_dim)
-    scored = torch.sparse.sampled_addmm(decodes.seen, rows, key_rows.mT, alpha=scoring.scale)
+    scored = torch.sparse.sampled_addmm(group.pattern, rows, key_rows.mT, alpha=options.scale)
     scores = scored.values().view(n, heads, -1)
-    sinks = None if scoring.sinks is None else scoring.sinks[:, None]
-    # Where there is no cap, the one that was added to hides what is hidden.
-    hidden = None if scoring.softcap is None else decodes.hidden[:, None]
-    weights = weights_of(scores, hidden, scoring.softcap, sinks)
-    answer = embedding_bag(
-        decodes.columns, value_rows, decodes.offsets, mode="sum", per_sample_weights=weights.reshape(-1)
+    sinks = None if options.sinks is None else options.sinks[:, None]
+    # Without a softcap, the pattern's -inf, added to the products, has masked padding already.
+    masked = None if options.softcap is None else group.padding[:, None]
+    weights = softmax_weights(scores, masked, options.softcap, sinks)
+    output = embedding_bag(
+        group.columns, value_rows, group.offsets, mode="sum", per_sample_weights=weights.reshape(-1)
     )
-    return answer.view(query.shape).to(query.dtype)
+    return output.view(query.shape).to(query.dtype)

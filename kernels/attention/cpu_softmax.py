@@ -1,4 +1,4 @@
-"""What prefill and decode in torch share: rows out of a cache, and weights out of scores."""
+"""Cache rows and softmax, as prefill and decode of the CPU path share them."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 
-class Stored:
+class CacheRows:
     """A cache of keys or values as rows, one for each position of each head of each block."""
 
     def __init__(self, cache: Tensor, scale: Tensor | None, dtype: torch.dtype) -> None:
-        """``cache`` is [num_blocks, kv_heads, block_size, head_dim]; ``scale`` float32 [kv_heads] is what it
-        is to be multiplied by, and ``dtype`` that of the rows taken."""
+        """``cache`` is [num_blocks, kv_heads, block_size, head_dim]; ``scale`` float32 [kv_heads] multiplies
+        the rows of each head, and ``dtype`` is that of the rows taken."""
         self.rows = cache.reshape(-1, cache.shape[3])
         """[num_blocks * kv_heads * block_size, head_dim], as stored."""
         self._scale = scale
@@ -28,22 +28,24 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
-    """What a layer does to the products of queries and keys."""
+class ScoreOptions:
+    """A layer's score scale, softcap and attention sinks."""
 
     scale: float
     softcap: float | None
     sinks: Tensor | None
-    """[heads], of the dtype computed in."""
+    """[heads], of the dtype of the computation."""
 
 
-def weights_of(scores: Tensor, hidden: Tensor | None, softcap: float | None, sinks: Tensor | None) -> Tensor:
-    """Softmax over the last dimension of ``scores``: scaled products, some of which may be ``hidden``. They
-    are overwritten. ``sinks`` have as many dimensions, the last of them 1."""
+def softmax_weights(
+    scores: Tensor, masked: Tensor | None, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
+    """Softmax over the last dimension of scaled ``scores``, which are overwritten; ``masked`` ones weigh 0.
+    ``sinks`` have as many dimensions, the last of them 1."""
     if softcap is not None:
         scores.div_(softcap).tanh_().mul_(softcap)
-    if hidden is not None:
-        scores.masked_fill_(hidden, -torch.inf)
+    if masked is not None:
+        scores.masked_fill_(masked, -torch.inf)
     if sinks is None:
         return scores.softmax(-1)
     sink = sinks.expand(*scores.shape[:-1], 1)

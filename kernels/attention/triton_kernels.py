@@ -371,7 +371,8 @@ def attention_kernel(
                 _attend_tile(
                     inputs, outputs, strides, queries, keys, 0, True,
                     Layer(
-                        GROUP, KV_HEADS, BLOCK_SIZE, HEAD_DIM, PADDED_DIM, WINDOW, SOFTCAP, FP8_CODES, PRECISION
+                        GROUP, KV_HEADS, BLOCK_SIZE, HEAD_DIM, PADDED_DIM, WINDOW, SOFTCAP, FP8_CODES,
+                        PRECISION,
                     ),
                     TileShape(PREFILL_ROWS, PREFILL_TILE, PREFILL_STAGES, False),
                 )  # fmt: skip

@@ -1,13 +1,13 @@
-"""Putting keys and values into the paged cache."""
+"""Writes of keys and values to the paged KV cache, with rotary embedding and head norms on request."""
 
 import torch
 from torch import Tensor
 
 from ..dispatch import Implementation, choose
 from ..fp8 import check_scales
+from .cpu_rotate import rotate as rotate_on_cpu
+from .cpu_write import write as write_on_cpu
 from .head_norm import HeadNorm
-from .cpu_rotate import rotate as rotate_with_torch
-from .cpu_write import write as write_with_torch
 
 __all__ = ["HeadNorm", "rotate_and_write_kv", "write_kv"]
 
@@ -33,10 +33,10 @@ def write_kv(
         value_cache: as ``key_cache``.
         slot_mapping: int64 [T]: ``block * block_size + offset``, or -1 for a row of padding, which is
             skipped. No slot may occur twice.
-        key_scale: float32 [kv_heads], for a float8 cache: what is stored is the key over this, saturated at
+        key_scale: float32 [kv_heads], for a float8 cache: keys are stored divided by this, saturated at
             448.
         value_scale: as ``key_scale``.
-        implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
+        implementation: ``"torch"``, ``"triton"`` or None for the default one.
 
     Raises:
         ValueError: when shapes, dtypes or strides do not fit; the message names the argument.
@@ -48,7 +48,7 @@ def write_kv(
 
         write_with_triton(key, value, key_cache, value_cache, slot_mapping, key_scale, value_scale)
     else:
-        write_with_torch(key, value, key_cache, value_cache, slot_mapping, key_scale, value_scale)
+        write_on_cpu(key, value, key_cache, value_cache, slot_mapping, key_scale, value_scale)
 
 
 def rotate_and_write_kv(
@@ -118,8 +118,8 @@ def rotate_and_write_kv(
             key_scale,
             value_scale,
         )
-    query, key = rotate_with_torch(query, key, cosine, sine, norm)
-    write_with_torch(key, value, key_cache, value_cache, slot_mapping, key_scale, value_scale)
+    query, key = rotate_on_cpu(query, key, cosine, sine, norm)
+    write_on_cpu(key, value, key_cache, value_cache, slot_mapping, key_scale, value_scale)
     return query
 
 

@@ -1,4 +1,4 @@
-"""Rotary embedding in torch: the reference, and what serves on the CPU."""
+"""Rotary embedding on the CPU, in torch."""
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ def rotate(
         both *= torch.cat(weights).to(dtype) + norm.offset
     rotated, half = cosine.shape[1], cosine.shape[1] // 2
     cosine, sine = cosine.to(dtype)[:, None], sine.to(dtype)[:, None]
-    turned = both.clone() if rotated < both.shape[2] else torch.empty_like(both)
-    torch.mul(both[..., :rotated], cosine, out=turned[..., :rotated])
-    turned[..., :half].addcmul_(both[..., half:rotated], sine[..., :half], value=-1)
-    turned[..., half:rotated].addcmul_(both[..., :half], sine[..., half:])
-    query, key = turned.to(query.dtype).split(heads, 1)
+    rotated_heads = both.clone() if rotated < both.shape[2] else torch.empty_like(both)
+    torch.mul(both[..., :rotated], cosine, out=rotated_heads[..., :rotated])
+    rotated_heads[..., :half].addcmul_(both[..., half:rotated], sine[..., :half], value=-1)
+    rotated_heads[..., half:rotated].addcmul_(both[..., :half], sine[..., half:])
+    query, key = rotated_heads.to(query.dtype).split(heads, 1)
     return query, key

@@ -16,12 +16,12 @@ from .head_norm import HeadNorm
 from .triton_write import cache_arguments, store_in_cache
 
 PAIRS: Final = 1024
-"""About how many pairs of elements a program rotates, in as many whole heads."""
+"""Pairs of elements that a program rotates, about, in whole heads."""
 
 
 @triton.jit
 def _load(x, offsets, weight, at, mask, offset, limit):
-    """Elements, float32, and the factors that a norm multiplies them with."""
+    """Elements, float32, and the norm's factors for them."""
     values = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
     factors = 1.0
     if weight is not None:
@@ -44,7 +44,7 @@ def _rotate(
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """Both halves of the rotated part of one row's heads, and what comes after it, all float32."""
+    """Both halves of the rotated part of one row's heads, and the unrotated rest, all float32."""
     mask = used & (pairs < HALF)
     a, factor_a = _load(x, source + pairs, weight, pairs, mask, offset, HALF)
     b, factor_b = _load(x, source + HALF + pairs, weight, HALF + pairs, mask, offset, 2 * HALF)
@@ -141,7 +141,7 @@ def rotate_and_write_kernel(
         k_a, k_b, k_others = _rotate(
             key, key_source, key_weight, cosine, sine, pairs, rest, used, eps, offset, HEAD_DIM, HALF
         )
-        # Rounded as a rotated key would be, were it not written at once.
+        # Rounded like a rotated key that is stored before it is written to the cache.
         k_a, k_b = k_a.to(key.dtype.element_ty), k_b.to(key.dtype.element_ty)
         mask = used & (pairs < HALF)
         store_in_cache(key_cache, place + pairs, k_a, key_scale, heads, mask, HEADS, FP8, FP8_CODES)

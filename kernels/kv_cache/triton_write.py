@@ -24,7 +24,7 @@ def store_in_cache(
         x = x.to(tl.float32)
         if scale is not None:
             x = tl.div_rn(x, tl.load(scale + heads, mask=heads < HEADS, other=1.0))
-        # Whether the conversion saturates differs between GPUs; NaN passes this.
+        # GPUs differ in whether the conversion saturates; NaN passes this.
         x = tl.where(tl.abs(x) > 448.0, tl.where(x > 0, 448.0, -448.0), x)
     if FP8_CODES:
         x = encode_e4m3(x)
@@ -117,7 +117,7 @@ def cache_arguments(
     value_scale: Tensor | None,
     arch: Architecture,
 ) -> dict[str, Any]:
-    """What kernels that write to the cache have in common."""
+    """Arguments common to the kernels that write to the cache."""
     for name, tensor in (("key", key), ("value", value), ("key_cache", key_cache)):
         if tensor.stride(-1) != 1:
             raise ValueError(f"{name}: head_dim must be contiguous, got strides {tensor.stride()}")

@@ -48,10 +48,9 @@ def rms_norm(
         x: [..., n], float32, float16 or bfloat16. Layers and, with [T, heads, head_dim], heads.
         weight: [n].
         eps: added to the mean square.
-        residual: [..., n]: added to x first; the sum, rounded to x's dtype, is what is normalized and
-            returned.
+        residual: [..., n]: added to x first; the sum, rounded to x's dtype, is normalized and returned.
         offset: added to the weight; 1 in the Gemma models.
-        implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
+        implementation: ``"torch"``, ``"triton"`` or None for the default one.
 
     Returns:
         The normalized [..., n], or with a residual the pair of that and the sum.

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..launch import Launch, run
 
 ELEMENTS = 4096
-"""About how many elements a program has, rows permitting."""
+"""Elements of a program, about, rows permitting."""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -80,8 +80,8 @@ def plan(
     if not rows:
         return []
     padded = triton.next_power_of_2(size)
-    # Not by how many rows there are: how a row is summed must not depend on the others.
-    together = max(1, min(16, ELEMENTS // padded)) if padded <= 512 else 1
+    # Independent of the number of rows: the order of a row's sum must not depend on the others.
+    rows_at_once = max(1, min(16, ELEMENTS // padded)) if padded <= 512 else 1
     arguments = {
         "x": x,
         "residual": residual,
@@ -93,7 +93,7 @@ def plan(
         "rows": rows,
         "SIZE": size,
         "PADDED_SIZE": padded,
-        "ROWS": together,
+        "ROWS": rows_at_once,
     }
     warps = max(4, min(16, padded // 1024))
-    return [Launch(rms_norm_kernel, (-(-rows // together),), arguments, num_warps=warps)]
+    return [Launch(rms_norm_kernel, (-(-rows // rows_at_once),), arguments, num_warps=warps)]

@@ -1,11 +1,11 @@
-"""Picking tokens from logits."""
+"""Sampling of tokens from logits."""
 
 import torch
 from torch import Tensor
 
 from ..dispatch import Implementation, choose
+from .cpu_sampling import sample as sample_on_cpu
 from .parameters import Penalties, Sampled, SamplingTensors
-from .cpu_sampling import sample as sample_with_torch
 
 __all__ = ["Penalties", "Sampled", "SamplingTensors", "sample"]
 
@@ -19,14 +19,15 @@ def sample(
     num_logprobs: int | None = None,
     implementation: Implementation | None = None,
 ) -> Sampled:
-    """Pick one token for each row of logits.
+    """Sample one token for each row of logits.
 
-    In this order: penalties; at temperature 0, the largest logit (the first of equal ones); else division by
-    the temperature, min_p, top_k, top_p, and a draw from what is left.
+    In this order: penalties; at temperature 0, the argmax (the first of equal logits); else division by the
+    temperature, min_p, top_k, top_p, and a draw from the tokens kept.
 
-    - min_p keeps tokens at least ``min_p`` times as likely as the likeliest;
+    - min_p keeps tokens of at least ``min_p`` times the largest probability;
     - top_k keeps the k largest logits;
-    - top_p keeps the likeliest tokens until they hold ``top_p`` of the probability that min_p and top_k left.
+    - top_p keeps the nucleus: the smallest set of most probable tokens that holds ``top_p`` of the
+      probability that min_p and top_k left.
 
     No filter tells equal logits apart: those equal to the last one kept are kept too.
 
@@ -37,10 +38,10 @@ def sample(
 
     Args:
         logits: [R, vocabulary], float32, float16 or bfloat16. Not changed.
-        params: how, for each row; None picks the largest logit of every row.
-        num_logprobs: None for no log-probabilities, 0 for the sampled token's, n for those of the n
-            likeliest, too.
-        implementation: ``"torch"``, ``"triton"`` or None for the fitting one.
+        params: sampling parameters of each row; None is greedy for every row.
+        num_logprobs: None for no log-probabilities, 0 for the sampled token's, n for those of the top
+            n, too.
+        implementation: ``"torch"``, ``"triton"`` or None for the default one.
 
     Raises:
         ValueError: when shapes or dtypes do not fit together; the message names the argument.
@@ -50,7 +51,7 @@ def sample(
         from .triton_sampling import sample as sample_with_triton
 
         return sample_with_triton(logits, params, num_logprobs)
-    return sample_with_torch(logits, params, num_logprobs)
+    return sample_on_cpu(logits, params, num_logprobs)
 
 
 def _check(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | None) -> None:

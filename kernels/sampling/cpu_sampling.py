@@ -1,7 +1,7 @@
-"""Sampling in torch: the reference, and what serves on the CPU.
+"""Sampling on the CPU, in torch.
 
-Noise is bounded, so a token whose logit is too far below the row's best can never be drawn. Everything
-costly, the sort for the filters and the noise, is done on the tokens that can.
+Noise is bounded, so a token whose scaled logit is too far below the row's maximum can never be drawn. The
+sort for the filters and the noise are computed for the other tokens only.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from .noise import LARGEST_NOISE, SMALLEST_NOISE, gumbel, row_words, token_words
 from .parameters import Penalties, Sampled, SamplingTensors
 
 REACH: Final = LARGEST_NOISE - SMALLEST_NOISE
-"""A token whose scaled logit is further below the best than this is never drawn."""
-LIKELIEST: Final = 1024
-"""Among so many tokens the cutoffs of top_k and top_p are looked for first."""
+"""A token whose scaled logit is further below the row's maximum is never drawn."""
+TOP: Final = 1024
+"""Largest logits of a row among which the cutoffs of top_k and top_p are searched first."""
 BINS: Final = 4096
-"""Of values, for cutoffs that lie further down."""
-MANY: Final = 0.25
-"""Share of all tokens from which on noise is computed for every one: in order that is cheaper for each."""
+"""Bins of the histogram that finds cutoffs below those."""
+DENSE: Final = 0.25
+"""Share of kept tokens from which noise is computed for the whole row: in order, each costs less."""
 PIECE: Final = 512
-"""Of a row, whose largest is looked for first: torch finds values ten times as fast as where they are."""
+"""Columns of a piece of a row, for argmax in two steps: torch's amax is ten times as fast as its argmax."""
 ELEMENTS_AT_ONCE: Final = 1 << 22
-"""About how many scaled logits are held at a time: 16 MB of float32."""
+"""Scaled logits in memory at a time, about: 16 MB of float32."""
 
 
 def sample(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | None) -> Sampled:
@@ -32,12 +32,12 @@ def sample(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | N
     penalized = logits
     if params is not None and params.penalties is not None:
         penalized = penalize(logits, params.penalties)
-    best, tokens = _largest(penalized)
+    maximum, tokens = _argmax(penalized)
     if params is not None:
-        # Where the best logit is infinite or NaN there is no distribution to draw from: its index stands.
-        drawn = ((params.temperature > 0) & best.isfinite()).nonzero()[:, 0]
+        # Where the maximum is infinite or NaN there is no distribution to draw from: the argmax stands.
+        drawn = ((params.temperature > 0) & maximum.isfinite()).nonzero()[:, 0]
         for rows in drawn.split(max(1, ELEMENTS_AT_ONCE // logits.shape[1])):
-            scaled = (penalized[rows].float() - best[rows].float()[:, None]) / params.temperature[rows][
+            scaled = (penalized[rows].float() - maximum[rows].float()[:, None]) / params.temperature[rows][
                 :, None
             ]
             tokens[rows] = _draw(scaled, _select(params, rows))
@@ -47,17 +47,17 @@ def sample(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | N
     return result
 
 
-def _largest(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each row of x [R, n], and the first index that has it; NaN counts as larger than all."""
+def _argmax(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximum and argmax (the first of equals) of each row of x [R, n]; NaN is larger than all."""
     whole = x.shape[1] // PIECE * PIECE
-    best = x[:, :whole].unflatten(1, (-1, PIECE)).amax(-1)
+    piece_max = x[:, :whole].unflatten(1, (-1, PIECE)).amax(-1)
     if whole < x.shape[1]:
-        best = torch.cat([best, x[:, whole:].amax(-1, keepdim=True)], 1)
-    piece = best.argmax(-1, keepdim=True)
-    # Past the end the last is read again, which is not the first of equals.
+        piece_max = torch.cat([piece_max, x[:, whole:].amax(-1, keepdim=True)], 1)
+    piece = piece_max.argmax(-1, keepdim=True)
+    # Past the end the last column is repeated, which is never the first of equals.
     index = (piece * PIECE + torch.arange(PIECE, device=x.device)).clamp_(max=x.shape[1] - 1)
     within = x.gather(1, index).argmax(-1, keepdim=True)
-    return best.gather(1, piece)[:, 0], index.gather(1, within)[:, 0]
+    return piece_max.gather(1, piece)[:, 0], index.gather(1, within)[:, 0]
 
 
 def penalize(logits: Tensor, penalties: Penalties) -> Tensor:
@@ -94,7 +94,7 @@ def _select(params: SamplingTensors, rows: Tensor) -> SamplingTensors:
 
 @dataclass(slots=True)
 class _Candidates:
-    """Tokens of several rows, by row, then by index: all int64 but the float32 values."""
+    """Tokens of several rows with their scaled logits, by row, then by index: int64, values float32."""
 
     row: Tensor
     token: Tensor
@@ -110,27 +110,30 @@ def _draw(scaled: Tensor, params: SamplingTensors) -> Tensor:
     if params.filters:
         cutoff = torch.maximum(cutoff, _cutoffs(scaled, params))
     kept = scaled >= cutoff[:, None]
-    if int(kept.sum()) > MANY * kept.numel():
+    if int(kept.sum()) > DENSE * kept.numel():
         noise = gumbel(row_words(params.seed, params.position, scaled.shape[1]))
         return (scaled + noise).masked_fill_(~kept, -torch.inf).max(-1).indices
     candidates = _where(scaled, kept)
 
-    # The likely ones first: against their best, few of the others still have a chance.
-    likely = candidates.value > -2
-    best, token = _race(candidates.where(likely), params, scaled.shape)
-    chance = candidates.value >= best[candidates.row] - LARGEST_NOISE - 1e-3
-    other_best, other = _race(candidates.where(chance & ~likely), params, scaled.shape)
-    return torch.where(other_best == best, token.minimum(other), torch.where(other_best > best, other, token))
+    # The probable ones first: most others cannot exceed their maximum even with the largest noise.
+    probable = candidates.value > -2
+    maximum, token = _gumbel_argmax(candidates.where(probable), params, scaled.shape)
+    possible = candidates.value >= maximum[candidates.row] - LARGEST_NOISE - 1e-3
+    other_maximum, other = _gumbel_argmax(candidates.where(possible & ~probable), params, scaled.shape)
+    first = torch.where(other_maximum == maximum, token.minimum(other), token)
+    return torch.where(other_maximum > maximum, other, first)
 
 
-def _race(candidates: _Candidates, params: SamplingTensors, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Value plus noise of each row's best candidate, and its token index (the lowest of equals)."""
+def _gumbel_argmax(
+    candidates: _Candidates, params: SamplingTensors, shape: torch.Size
+) -> tuple[Tensor, Tensor]:
+    """Maximum and argmax (the lowest of equal tokens) of value plus noise over each row's candidates."""
     rows, vocabulary = shape
     words = token_words(params.seed, params.position, candidates.row, candidates.token, vocabulary)
     noisy = candidates.value + gumbel(words)
-    best = noisy.new_full((rows,), -torch.inf).scatter_reduce_(0, candidates.row, noisy, "amax")
-    index = torch.where(noisy == best[candidates.row], candidates.token, vocabulary)
-    return best, index.new_full((rows,), vocabulary).scatter_reduce_(0, candidates.row, index, "amin")
+    maximum = noisy.new_full((rows,), -torch.inf).scatter_reduce_(0, candidates.row, noisy, "amax")
+    index = torch.where(noisy == maximum[candidates.row], candidates.token, vocabulary)
+    return maximum, index.new_full((rows,), vocabulary).scatter_reduce_(0, candidates.row, index, "amin")
 
 
 def _where(x: Tensor, kept: Tensor) -> _Candidates:
@@ -139,7 +142,7 @@ def _where(x: Tensor, kept: Tensor) -> _Candidates:
 
 
 def _sorted(candidates: _Candidates, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Values of each row in descending order, [rows, most], padded with -inf; their tokens; how many."""
+    """Values of each row in descending order [rows, most], padded with -inf; their tokens; their number."""
     count = torch.bincount(candidates.row, minlength=rows)
     begin = count.cumsum(0) - count
     column = torch.arange(candidates.row.numel(), device=count.device) - begin[candidates.row]
@@ -156,7 +159,7 @@ def _cutoffs(scaled: Tensor, params: SamplingTensors) -> Tensor:
     means all."""
     vocabulary = scaled.shape[1]
     cutoff = params.min_p.log()
-    top = scaled.topk(min(LIKELIEST, vocabulary), dim=-1).values
+    top = scaled.topk(min(TOP, vocabulary), dim=-1).values
     top_k = params.top_k.long()
     limited = (top_k > 0) & (top_k < vocabulary)
     if limited.any():

@@ -1,4 +1,4 @@
-"""Counter-based Gumbel noise: the same bits wherever, whenever and beside whatever a token is sampled.
+"""Counter-based Gumbel noise: the same bits for a (seed, position, token) on any device and in any batch.
 
 Philox4x32-10 gives four 32-bit words for a 64-bit key and a 128-bit counter. The key is the seed, the counter
 the position in the output (64 bits) and a quarter of the token index (32 bits); the token takes word ``index
@@ -20,7 +20,7 @@ MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 WORD: Final = 0xFFFFFFFF
 AT_ONCE: Final = 8192
-"""Counters run together: few enough that the rounds stay in the cache."""
+"""Counters computed together: few enough that the rounds stay in the CPU's cache."""
 
 LARGEST_UNIFORM: Final = 1.0 - 2.0**-24
 LARGEST_NOISE: Final = 33 * math.log(2.0)
@@ -81,7 +81,7 @@ def token_words(seed: Tensor, position: Tensor, row: Tensor, token: Tensor, voca
     Args:
         seed: int64 [R].
         position: int64 [R].
-        row: int64 [n], ascending: which of the R rows each token is of.
+        row: int64 [n], ascending: row of each token.
         token: int64 [n], ascending within a row.
         vocabulary: more than any token.
     """
@@ -96,7 +96,7 @@ def token_words(seed: Tensor, position: Tensor, row: Tensor, token: Tensor, voca
 def gumbel(words: Tensor) -> Tensor:
     """Standard Gumbel noise, float32, of 32 random bits each: ``-log(-log(1 - u))``.
 
-    With ``u`` on the side where floating point is dense near zero, large noise, which decides who wins, is as
+    Large noise, which decides the draw, comes from ``u`` near zero, where floating point is dense: it is as
     fine as 32 bits allow.
     """
     uniform = (words.float() + 0.5) * 2.0**-32

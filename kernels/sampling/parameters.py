@@ -1,4 +1,4 @@
-"""What the rows of a batch are sampled with, and what sampling gives."""
+"""Sampling parameters of a batch's rows, and the sampled tokens."""
 
 from dataclasses import dataclass
 
@@ -28,10 +28,10 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class SamplingTensors:
-    """How each of R rows picks its token."""
+    """Sampling parameters of R rows."""
 
     temperature: Tensor
-    """float32 [R]; 0 picks the most likely token."""
+    """float32 [R]; 0 is greedy: the argmax."""
     top_k: Tensor
     """int32 [R]; 0 is off."""
     top_p: Tensor
@@ -39,9 +39,9 @@ class SamplingTensors:
     min_p: Tensor
     """float32 [R], 0 to 1; 0 is off."""
     seed: Tensor
-    """int64 [R], any number."""
+    """int64 [R], any value."""
     position: Tensor
-    """int64 [R]: which output token of its sequence this is. Each (seed, position) has its own noise."""
+    """int64 [R]: index of the output token in its sequence. Each (seed, position) has its own noise."""
     penalties: Penalties | None = None
     filters: bool = True
     """False promises that top_k, top_p and min_p are off in every row, which saves the search for their
@@ -58,6 +58,6 @@ class Sampled:
     logprobs: Tensor | None = None
     """float32 [R], of ``tokens``."""
     top_tokens: Tensor | None = None
-    """int64 [R, n]: the n most likely tokens, the likeliest first, equal ones by index."""
+    """int64 [R, n]: the top n tokens by descending logit, equal ones by index."""
     top_logprobs: Tensor | None = None
     """float32 [R, n]."""

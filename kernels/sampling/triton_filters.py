@@ -1,8 +1,8 @@
-"""The cutoff that top_k, top_p and min_p amount to, found without sorting.
+"""Top-k, nucleus (row_max-p) and min-p in Triton, as one cutoff on the logit, found without sorting.
 
-Of all cutoffs, the largest that keeps enough tokens, or enough probability, is wanted. Each pass over the row
-tries three at once and keeps the quarter between the last that is low enough and the first that is not. Parts
-of the row whose largest logit is below are not read again, so passes soon become short. (Searching by pivots
+The cutoff is the largest that keeps enough tokens, or enough probability. Each pass over the row tries three
+values at once and keeps the quarter between the last that is low enough and the first that is not. Chunks
+whose maximum is below are not read again, so passes soon become short. (Searching by pivots
 instead of sorting: FlashInfer's and Qrita's samplers, arXiv 2501.01005 and 2602.01518.)
 """
 
@@ -21,10 +21,10 @@ REACH = tl.constexpr(LARGEST_NOISE - SMALLEST_NOISE)
 
 
 @triton.jit
-def row_top(tops, row, CHUNKS: tl.constexpr, PADDED_CHUNKS: tl.constexpr):
-    """The row's largest logit."""
+def load_row_max(maxima, row, CHUNKS: tl.constexpr, PADDED_CHUNKS: tl.constexpr):
+    """The row's maximum."""
     chunk = tl.arange(0, PADDED_CHUNKS)
-    return tl.max(tl.load(tops + row * CHUNKS + chunk, mask=chunk < CHUNKS, other=float("-inf")), 0)
+    return tl.max(tl.load(maxima + row * CHUNKS + chunk, mask=chunk < CHUNKS, other=float("-inf")), 0)
 
 
 @triton.jit
@@ -40,8 +40,8 @@ def _totals(
     middle,
     high,
     floor,
-    top,
-    heat,
+    row_max,
+    row_temperature,
     logits,
     row,
     logits_stride,
@@ -49,7 +49,7 @@ def _totals(
     repetition,
     presence,
     frequency,
-    tops,
+    maxima,
     VOCABULARY: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
@@ -62,13 +62,13 @@ def _totals(
     middle_mass = tl.zeros([CHUNK], tl.float32)
     high_mass = tl.zeros([CHUNK], tl.float32)
     for chunk in range(CHUNKS):
-        chunk_top = tl.load(tops + row * CHUNKS + chunk)
-        if order_of(tl.div_rn(chunk_top - top, heat)) >= floor:
+        chunk_max = tl.load(maxima + row * CHUNKS + chunk)
+        if order_of(tl.div_rn(chunk_max - row_max, row_temperature)) >= floor:
             column = chunk * CHUNK + tl.arange(0, CHUNK)
             x = load_logits(
                 logits, row, column, logits_stride, counts, repetition, presence, frequency, VOCABULARY
             )
-            y = tl.div_rn(x - top, heat)
+            y = tl.div_rn(x - row_max, row_temperature)
             mass = tl.exp(y)
             rank = order_of(y)
             kept = (rank >= low) & (column < VOCABULARY)
@@ -95,8 +95,8 @@ def _search(
     least,
     wanted_count,
     wanted_mass,
-    top,
-    heat,
+    row_max,
+    row_temperature,
     logits,
     row,
     logits_stride,
@@ -104,7 +104,7 @@ def _search(
     repetition,
     presence,
     frequency,
-    tops,
+    maxima,
     VOCABULARY: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
@@ -112,7 +112,7 @@ def _search(
     """The largest cutoff, as an order, that keeps ``wanted_count`` tokens and ``wanted_mass``; ``least`` if
     none does from there on."""
     low = least
-    # The best has order 0.
+    # The maximum has order 0.
     high = low * 0 + 1
     low_count = low * 0 + VOCABULARY
     high_count = low * 0
@@ -122,8 +122,8 @@ def _search(
         b = tl.minimum(low + tl.maximum(2 * quarter, 1), high - 1)
         c = tl.maximum(high - tl.maximum(quarter, 1), b)
         a_count, b_count, c_count, a_mass, b_mass, c_mass = _totals(
-            a, b, c, low, top, heat, logits, row, logits_stride, counts, repetition, presence, frequency,
-            tops, VOCABULARY, CHUNK, CHUNKS,
+            a, b, c, low, row_max, row_temperature, logits, row, logits_stride, counts, repetition,
+            presence, frequency, maxima, VOCABULARY, CHUNK, CHUNKS,
         )  # fmt: skip
         a_kept = (a_count >= wanted_count) & (a_mass >= wanted_mass)
         b_kept = (b_count >= wanted_count) & (b_mass >= wanted_mass)
@@ -150,7 +150,7 @@ def filter_kernel(
     top_k,
     top_p,
     min_p,
-    tops,
+    maxima,
     cutoffs,
     logits_stride,
     VOCABULARY: tl.constexpr,
@@ -161,32 +161,32 @@ def filter_kernel(
     """Program (row,): the order of the smallest scaled logit that the row's filters keep, into cutoffs
     [rows]."""
     row = tl.program_id(0).to(tl.int64)
-    heat = tl.load(temperature + row)
-    if heat <= 0:
+    row_temperature = tl.load(temperature + row)
+    if row_temperature <= 0:
         return
     k = tl.load(top_k + row)
     p = tl.load(top_p + row)
-    least_likely = tl.load(min_p + row)
-    top = row_top(tops, row, CHUNKS, PADDED_CHUNKS)
-    # Further below the best than noise reaches, no filter makes a difference.
+    min_p_value = tl.load(min_p + row)
+    row_max = load_row_max(maxima, row, CHUNKS, PADDED_CHUNKS)
+    # Further below the maximum than noise reaches, no filter makes a difference.
     cutoff = order_of(tl.full([], 0.0, tl.float32) - REACH)
-    if least_likely > 0:
-        cutoff = tl.maximum(cutoff, order_of(tl.log(least_likely)))
+    if min_p_value > 0:
+        cutoff = tl.maximum(cutoff, order_of(tl.log(min_p_value)))
     limited = (k > 0) & (k < VOCABULARY)
     if limited:
         cutoff = _search(
-            cutoff, k, 0.0, top, heat, logits, row, logits_stride, counts, repetition, presence, frequency,
-            tops, VOCABULARY, CHUNK, CHUNKS,
+            cutoff, k, 0.0, row_max, row_temperature, logits, row, logits_stride, counts, repetition,
+            presence, frequency, maxima, VOCABULARY, CHUNK, CHUNKS,
         )  # fmt: skip
     if p < 1:
-        # Shares are of what min_p and top_k left, which without them is the whole row.
-        floor = tl.where(limited | (least_likely > 0), cutoff, -0x7FFFFFFF)
+        # The nucleus is a share of the mass that min_p and top_k left, which without them is the whole row.
+        floor = tl.where(limited | (min_p_value > 0), cutoff, -0x7FFFFFFF)
         _, _, _, mass, _, _ = _totals(
-            floor, floor, floor, floor, top, heat, logits, row, logits_stride, counts, repetition, presence,
-            frequency, tops, VOCABULARY, CHUNK, CHUNKS,
+            floor, floor, floor, floor, row_max, row_temperature, logits, row, logits_stride, counts,
+            repetition, presence, frequency, maxima, VOCABULARY, CHUNK, CHUNKS,
         )  # fmt: skip
         cutoff = _search(
-            cutoff, 1, p * mass, top, heat, logits, row, logits_stride, counts, repetition, presence,
-            frequency, tops, VOCABULARY, CHUNK, CHUNKS,
+            cutoff, 1, p * mass, row_max, row_temperature, logits, row, logits_stride, counts, repetition,
+            presence, frequency, maxima, VOCABULARY, CHUNK, CHUNKS,
         )  # fmt: skip
     tl.store(cutoffs + row, cutoff)

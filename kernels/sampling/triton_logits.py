@@ -1,4 +1,4 @@
-"""One pass over the logits: what of a row fits one program, and what it takes to put the pieces together."""
+"""Logits in Triton: penalties, and argmax and log-sum-exp by chunks of a row, merged by a second kernel."""
 
 # Kernels are written in Triton's language, which type checkers take for Python: no parameter has a Python
 # type, and operators, ranges and constants mean something else.
@@ -22,7 +22,7 @@ def count_kernel(
     PROMPT: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """Program (row, piece of its history): mark the tokens in counts [rows, VOCABULARY], zero at first."""
+    """Program (row, piece of its history): count its tokens into counts [rows, VOCABULARY]."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * PIECE + tl.arange(0, PIECE)
     token = tl.load(history + row * history_stride + at, mask=at < length, other=-1)
@@ -37,7 +37,7 @@ def count_kernel(
 def load_logits(
     logits, row, column, logits_stride, counts, repetition, presence, frequency, VOCABULARY: tl.constexpr
 ):
-    """One row's logits, float32, with its penalties; -inf past the end."""
+    """Penalized float32 logits of one row; -inf past the end."""
     mask = column < VOCABULARY
     x = tl.load(logits + row * logits_stride + column, mask=mask, other=float("-inf")).to(tl.float32)
     if counts is not None:
@@ -57,32 +57,31 @@ def scan_kernel(
     repetition,
     presence,
     frequency,
-    tops,
-    top_columns,
-    raw_tops,
+    maxima,
+    argmaxima,
+    raw_maxima,
     raw_sums,
     logits_stride,
     VOCABULARY: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
-    """Program (row, chunk): the chunk's largest logit and the first column that has it; for
-    log-probabilities, the largest unpenalized logit and the sum of exponentials over it. All outputs [rows,
-    CHUNKS]."""
+    """Program (row, chunk): the chunk's maximum and argmax; for log-probabilities, the maximum without
+    penalties and the sum of exponentials relative to it. All outputs [rows, CHUNKS]."""
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     column = chunk * CHUNK + tl.arange(0, CHUNK)
     place = row * CHUNKS + chunk
     x = load_logits(logits, row, column, logits_stride, counts, repetition, presence, frequency, VOCABULARY)
-    top = tl.max(x, 0)
-    tl.store(tops + place, top)
-    tl.store(top_columns + place, tl.min(tl.where(x == top, column, VOCABULARY), 0))
-    if raw_tops is not None:
+    maximum = tl.max(x, 0)
+    tl.store(maxima + place, maximum)
+    tl.store(argmaxima + place, tl.min(tl.where(x == maximum, column, VOCABULARY), 0))
+    if raw_maxima is not None:
         if counts is not None:
             x = load_logits(logits, row, column, logits_stride, None, None, None, None, VOCABULARY)
-            top = tl.max(x, 0)
-        tl.store(raw_tops + place, top)
-        base = tl.where(top > float("-inf"), top, 0.0)
+            maximum = tl.max(x, 0)
+        tl.store(raw_maxima + place, maximum)
+        base = tl.where(maximum > float("-inf"), maximum, 0.0)
         tl.store(raw_sums + place, tl.sum(tl.exp(x - base), 0))
 
 
@@ -90,11 +89,11 @@ def scan_kernel(
 def choose_kernel(
     logits,
     temperature,
-    tops,
-    top_columns,
-    drawn_tops,
-    drawn_columns,
-    raw_tops,
+    maxima,
+    argmaxima,
+    drawn_maxima,
+    drawn_argmaxima,
+    raw_maxima,
     raw_sums,
     tokens,
     logprobs,
@@ -104,27 +103,27 @@ def choose_kernel(
     CHUNKS: tl.constexpr,
     PADDED_CHUNKS: tl.constexpr,
 ):
-    """Program (row,): the row's token from the best of its chunks, drawn or not, and its log-probability."""
+    """Program (row,): the row's token, argmax over its chunks, drawn or greedy, and its log-probability."""
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.arange(0, PADDED_CHUNKS)
     mask = chunk < CHUNKS
     place = row * CHUNKS + chunk
-    top = tl.load(tops + place, mask=mask, other=float("-inf"))
-    column = tl.load(top_columns + place, mask=mask, other=VOCABULARY)
+    chunk_max = tl.load(maxima + place, mask=mask, other=float("-inf"))
+    column = tl.load(argmaxima + place, mask=mask, other=VOCABULARY)
     if temperature is not None:
-        best = tl.max(top, 0)
-        # Where the best logit is infinite or NaN there is no distribution to draw from.
-        if (tl.load(temperature + row) > 0) & (tl.abs(best) < float("inf")):
-            top = tl.load(drawn_tops + place, mask=mask, other=float("-inf"))
-            column = tl.load(drawn_columns + place, mask=mask, other=VOCABULARY)
-    token = tl.min(tl.where(top == tl.max(top, 0), column, VOCABULARY), 0)
+        row_max = tl.max(chunk_max, 0)
+        # Where the maximum is infinite or NaN there is no distribution to draw from.
+        if (tl.load(temperature + row) > 0) & (tl.abs(row_max) < float("inf")):
+            chunk_max = tl.load(drawn_maxima + place, mask=mask, other=float("-inf"))
+            column = tl.load(drawn_argmaxima + place, mask=mask, other=VOCABULARY)
+    token = tl.min(tl.where(chunk_max == tl.max(chunk_max, 0), column, VOCABULARY), 0)
     token = tl.minimum(token, VOCABULARY - 1)
     tl.store(tokens + row, token.to(tl.int64))
     if logprobs is not None:
-        raw_top = tl.load(raw_tops + place, mask=mask, other=float("-inf"))
-        best = tl.max(raw_top, 0)
+        raw_max = tl.load(raw_maxima + place, mask=mask, other=float("-inf"))
+        row_max = tl.max(raw_max, 0)
         sums = tl.load(raw_sums + place, mask=mask, other=0.0)
-        normalizer = best + tl.log(tl.sum(sums * tl.exp(raw_top - best), 0))
+        normalizer = row_max + tl.log(tl.sum(sums * tl.exp(raw_max - row_max), 0))
         tl.store(normalizers + row, normalizer)
         own = tl.load(logits + row * logits_stride + token).to(tl.float32)
         tl.store(logprobs + row, own - normalizer)

@@ -1,8 +1,8 @@
-"""Sampling in Triton: which kernels a call takes, and their workspace.
+"""Sampling in Triton: the launches of a call and their workspace.
 
 A row is cut into chunks, so that a few rows keep a GPU busy. Greedy sampling reads the logits once (scan,
-choose); drawing reads them once more (scan, draw, choose); filters, in between, read parts of them some times
-more.
+choose); drawing reads them once more (scan, draw, choose); filters, in between, read chunks of them several
+times more.
 """
 
 from typing import Any
@@ -32,8 +32,8 @@ def sample(logits: Tensor, params: SamplingTensors | None, num_logprobs: int | N
 def plan(
     logits: Tensor, params: SamplingTensors | None, num_logprobs: int | None, *, chunk: int = CHUNK
 ) -> tuple[list[Launch], Sampled]:
-    """The launches of one call, and the tensors that they fill. The chunk is a multiple of 4 and a power of
-    2."""
+    """The launches of one call, and the tensors that they fill. ``chunk``, in columns, is a multiple
+    of 4 and a power of 2."""
     rows, vocabulary = logits.shape
     if logits.stride(1) != 1:
         raise ValueError(f"logits: the vocabulary must be contiguous, got strides {logits.stride()}")
@@ -46,9 +46,9 @@ def plan(
     def integers(*shape: int) -> Tensor:
         return logits.new_empty(shape, dtype=torch.int32)
 
-    raw_tops = raw_sums = normalizers = None
+    raw_maxima = raw_sums = normalizers = None
     if num_logprobs is not None:
-        raw_tops, raw_sums, normalizers = floats(rows, chunks), floats(rows, chunks), floats(rows)
+        raw_maxima, raw_sums, normalizers = floats(rows, chunks), floats(rows, chunks), floats(rows)
         result.logprobs = floats(rows)
     if not rows:
         _add_top(result, logits, normalizers, num_logprobs, chunk, [])
@@ -56,17 +56,17 @@ def plan(
     row: dict[str, Any] = {"logits": logits, "logits_stride": logits.stride(0), "VOCABULARY": vocabulary}
     cut = {"CHUNK": chunk, "CHUNKS": chunks}
     padded = {"PADDED_CHUNKS": triton.next_power_of_2(chunks)}
-    best = {"tops": floats(rows, chunks), "top_columns": integers(rows, chunks)}
-    tops = {"tops": best["tops"]}
-    raw = {"raw_tops": raw_tops, "raw_sums": raw_sums}
-    drawn: dict[str, Tensor | None] = {"drawn_tops": None, "drawn_columns": None}
+    greedy = {"maxima": floats(rows, chunks), "argmaxima": integers(rows, chunks)}
+    maxima = {"maxima": greedy["maxima"]}
+    raw = {"raw_maxima": raw_maxima, "raw_sums": raw_sums}
+    drawn: dict[str, Tensor | None] = {"drawn_maxima": None, "drawn_argmaxima": None}
     temperature = None if params is None else params.temperature
 
     launches, penalties = _penalties(logits, None if params is None else params.penalties)
-    launches.append(Launch(scan_kernel, (rows, chunks), row | cut | penalties | best | raw, num_warps=4))
+    launches.append(Launch(scan_kernel, (rows, chunks), row | cut | penalties | greedy | raw, num_warps=4))
     if params is not None:
-        drawn = {"drawn_tops": floats(rows, chunks), "drawn_columns": integers(rows, chunks)}
-        heat = {"temperature": temperature}
+        drawn = {"drawn_maxima": floats(rows, chunks), "drawn_argmaxima": integers(rows, chunks)}
+        temperatures = {"temperature": temperature}
         cutoffs = integers(rows) if params.filters else None
         if params.filters:
             filters = {
@@ -75,16 +75,16 @@ def plan(
                 "min_p": params.min_p,
                 "cutoffs": cutoffs,
             }
-            arguments = row | cut | padded | penalties | tops | heat | filters
+            arguments = row | cut | padded | penalties | maxima | temperatures | filters
             launches.append(Launch(filter_kernel, (rows,), arguments, num_warps=8))
         noise = {"seed": params.seed, "position": params.position, "cutoffs": cutoffs}
-        arguments = row | cut | padded | penalties | tops | heat | noise | drawn
+        arguments = row | cut | padded | penalties | maxima | temperatures | noise | drawn
         launches.append(Launch(draw_kernel, (rows, chunks), arguments, num_warps=8))
     arguments = (
         row
         | {"CHUNKS": chunks}
         | padded
-        | best
+        | greedy
         | raw
         | drawn
         | {
@@ -100,7 +100,7 @@ def plan(
 
 
 def _penalties(logits: Tensor, penalties: Penalties | None) -> tuple[list[Launch], dict[str, Tensor | None]]:
-    """The launches that count the tokens of the histories, and the arguments by which kernels penalize."""
+    """The launches that count the tokens of the histories, and the kernels' arguments for penalties."""
     if penalties is None:
         return [], dict.fromkeys(("counts", "repetition", "presence", "frequency"))
     rows, vocabulary = logits.shape
@@ -138,7 +138,7 @@ def _add_top(
     chunk: int,
     launches: list[Launch],
 ) -> None:
-    """Plan for the ``number`` likeliest tokens of each row, if any."""
+    """Plan for the top ``number`` tokens of each row, if any."""
     if not number:
         return
     rows, vocabulary = logits.shape

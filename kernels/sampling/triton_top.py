@@ -1,4 +1,4 @@
-"""The n likeliest tokens of each row: those of each chunk, then of the chunks', taken out one by one."""
+"""Top-n tokens of each row in Triton: of each chunk, then of the chunks, by n times argmax."""
 
 # Kernels are written in Triton's language, which type checkers take for Python: no parameter has a Python
 # type, and operators, ranges and constants mean something else.
@@ -31,9 +31,9 @@ def chunk_top_kernel(
     )
     place = (row * CHUNKS + chunk) * NUMBER
     for index in range(NUMBER):
-        best = tl.max(x, 0)
-        first = tl.min(tl.where(x == best, left, VOCABULARY), 0)
-        tl.store(values + place + index, best)
+        maximum = tl.max(x, 0)
+        first = tl.min(tl.where(x == maximum, left, VOCABULARY), 0)
+        tl.store(values + place + index, maximum)
         tl.store(columns + place + index, first)
         x = tl.where(column == first, float("-inf"), x)
         left = tl.where(column == first, VOCABULARY, left)
@@ -59,9 +59,9 @@ def merge_top_kernel(
     left = tl.load(columns + row * CANDIDATES + at, mask=at < CANDIDATES, other=VOCABULARY)
     normalizer = tl.load(normalizers + row)
     for index in range(NUMBER):
-        best = tl.max(x, 0)
-        first = tl.min(tl.where(x == best, left, VOCABULARY), 0)
+        maximum = tl.max(x, 0)
+        first = tl.min(tl.where(x == maximum, left, VOCABULARY), 0)
         tl.store(top_tokens + row * NUMBER + index, tl.minimum(first, VOCABULARY - 1).to(tl.int64))
-        tl.store(top_logprobs + row * NUMBER + index, best - normalizer)
+        tl.store(top_logprobs + row * NUMBER + index, maximum - normalizer)
         x = tl.where(left == first, float("-inf"), x)
         left = tl.where(left == first, VOCABULARY, left)

@@ -55,7 +55,7 @@ def compile_kernels(
 
 @pytest.mark.slow
 def test_attention_fits_and_uses_tensor_cores(tmp_path: Path) -> None:
-    """For every target, nothing spills, and a decoding sequence is answered by the very same code whether or
+    """For every target, nothing spills, and a decoding sequence is computed by the very same code whether or
     not there is a prompt in the batch."""
     tensor_cores = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}
     kernels, unlike = compile_kernels(tmp_path, "attention", list(tensor_cores))

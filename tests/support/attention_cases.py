@@ -1,4 +1,4 @@
-"""Random paged batches, and dense float64 attention to compare with."""
+"""Random paged batches of attention, and the error of a result."""
 
 from dataclasses import dataclass
 
@@ -65,47 +65,6 @@ def make_case(
     )
     query = torch.randn(int(counts.sum()), heads, head_dim).to(dtype)
     return Case(query, caches[0], caches[1], batch, stored[0], stored[1])
-
-
-def dense_attention(
-    case: Case,
-    *,
-    scale: float,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    key_scale: Tensor | None = None,
-    value_scale: Tensor | None = None,
-) -> Tensor:
-    """What paged attention must give, straight from its definition, in float64: [T, heads, head_dim]."""
-    starts = case.batch.query_start.tolist()
-    heads = case.query.shape[1]
-    result = torch.zeros(case.query.shape, dtype=torch.float64)
-    for index, (keys, values) in enumerate(zip(case.keys, case.values, strict=True)):
-        length, kv_heads, _ = keys.shape
-        group = heads // kv_heads
-        own = []
-        for stored, factor in ((keys, key_scale), (values, value_scale)):
-            wide = stored.double()
-            if factor is not None:
-                wide = wide * factor.double()[:, None]
-            own.append(wide.repeat_interleave(group, dim=1))
-        query = case.query[starts[index] : starts[index + 1]].double()
-        if not length:
-            continue
-        scores = torch.einsum("qhd,khd->hqk", query, own[0]) * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        at = torch.arange(length - query.shape[0], length)[:, None]
-        seen = torch.arange(length) <= at
-        if sliding_window is not None:
-            seen &= torch.arange(length) > at - sliding_window
-        scores = scores.masked_fill(~seen, -torch.inf)
-        if sinks is not None:
-            scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, query.shape[0], 1)], -1)
-        weights = scores.softmax(-1)[..., :length]
-        result[starts[index] : starts[index + 1]] = torch.einsum("hqk,khd->qhd", weights, own[1])
-    return result
 
 
 def relative_error(result: Tensor, expected: Tensor) -> float:

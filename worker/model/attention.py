@@ -66,7 +66,7 @@ class PagedAttention:
 
     def begin(self, batch: AttentionBatch, slots: Tensor) -> None:
         """Say what the next forward pass is over; ``slots`` int64 [T] are the tokens' places in the cache."""
-        self._batch = replace(batch, worked_out={})
+        self._batch = replace(batch, cpu_metadata={})
         self._slots = slots
 
     def attend(
