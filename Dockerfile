@@ -21,7 +21,7 @@ FROM build AS gateway-build
 COPY deploy/docker/requirements.py pyproject.toml ./
 RUN python3 requirements.py gateway,traces >requirements.txt
 RUN --mount=type=cache,target=/root/.cache/pip pip --python /opt/headrace/bin/python install -r requirements.txt
-COPY README.md LICENSE ./
+COPY README.md LICENSE setup.py ./
 COPY clients clients
 COPY kernels kernels
 COPY worker worker
@@ -38,7 +38,7 @@ RUN python3 requirements.py worker,traces triton >requirements.txt
 RUN --mount=type=cache,target=/root/.cache/pip pip --python /opt/headrace/bin/python install -r requirements.txt
 
 FROM torch AS worker-build
-COPY README.md LICENSE ./
+COPY README.md LICENSE setup.py ./
 COPY clients clients
 COPY kernels kernels
 COPY worker worker
@@ -49,10 +49,11 @@ FROM torch AS demo-model
 RUN python3 requirements.py demo >requirements.txt
 RUN --mount=type=cache,target=/root/.cache/pip pip --python /opt/headrace/bin/python install -r requirements.txt
 COPY worker/__init__.py headrace/worker/
-COPY worker/model/__init__.py worker/model/demo_model.py worker/model/gemma3_gguf.py worker/model/gguf_file.py \
-    headrace/worker/model/
+COPY worker/model/__init__.py headrace/worker/model/
+COPY worker/model/load/__init__.py worker/model/load/demo_model.py worker/model/load/gemma3_gguf.py \
+    worker/model/load/gguf_file.py headrace/worker/model/load/
 RUN HEADRACE_CACHE=/opt python3 -c \
-        "from headrace.worker.model.demo_model import prepare_demo_model; prepare_demo_model()" \
+        "from headrace.worker.model.load.demo_model import prepare_demo_model; prepare_demo_model()" \
     && rm -f /opt/models/*.lock && chmod -R a+rX /opt/models
 
 FROM base AS gateway

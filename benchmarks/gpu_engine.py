@@ -10,8 +10,8 @@ import torch
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.iteration import Iteration, Launched, Runner
 from headrace.worker.engine.sequence import SamplingParams, Sequence
-from headrace.worker.model.fusion import fuse_layers
-from headrace.worker.model.loader import LoadedModel
+from headrace.worker.model.load.loader import LoadedModel
+from headrace.worker.model.passes.fusion import fuse_layers
 
 from .gpu_models import LLAMA_8B, QWEN_06B, TINY, Limits, build, make_engine, make_runner
 from .gpu_report import Row

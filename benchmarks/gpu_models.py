@@ -17,10 +17,10 @@ from transformers import (
 from headrace.worker.engine.detokenizer import Detokenizer
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.iteration import Runner
-from headrace.worker.model.attention import ATTENTION_NAME
-from headrace.worker.model.loader import LoadedModel, prepare
-from headrace.worker.model.recording import CudaGraphs
-from headrace.worker.model.runner import ModelRunner
+from headrace.worker.model.load.loader import LoadedModel, prepare
+from headrace.worker.model.run.attention import ATTENTION_NAME
+from headrace.worker.model.run.recording import CudaGraphs
+from headrace.worker.model.run.runner import ModelRunner
 
 from .roofline import MODELS, Model
 

@@ -8,8 +8,8 @@ import torch
 
 from headrace.worker.engine.sequence import SamplingParams, Sequence
 from headrace.worker.engine.step import Finished
-from headrace.worker.model.fusion import fuse_layers
-from headrace.worker.model.loader import LoadedModel
+from headrace.worker.model.load.loader import LoadedModel
+from headrace.worker.model.passes.fusion import fuse_layers
 
 from .gpu_models import Limits, build, make_engine, make_runner, spread
 from .gpu_report import Row

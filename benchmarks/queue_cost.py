@@ -33,7 +33,7 @@ from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.iteration import Iteration
 from headrace.worker.engine.sequence import SampledToken, SamplingParams, Sequence
 from headrace.worker.engine.step import Step
-from headrace.worker.model.text import TextEncoder
+from headrace.worker.model.load.text import TextEncoder
 from headrace.worker.preparation import Preparation
 
 MODEL = "simulated"

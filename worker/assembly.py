@@ -16,7 +16,7 @@ from .engine.engine import Engine
 if TYPE_CHECKING:
     import torch
 
-    from .model.runner import ModelRunner
+    from .model.run.runner import ModelRunner
     from .preparation import Preparation
 
 log = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ def assemble(config: WorkerConfig) -> Assembly:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    from .model.loader import load_model
-    from .model.runner import ModelRunner
-    from .model.text import TextEncoder
+    from .model.load.loader import load_model
+    from .model.load.text import TextEncoder
+    from .model.run.runner import ModelRunner
     from .preparation import Preparation
 
     device = config.device
@@ -113,7 +113,7 @@ def _record_graphs(runner: "ModelRunner", device: "torch.device") -> str:
     """Record decode steps where the model lets itself be recorded; the outcome in a line."""
     import torch
 
-    from .model.recording import CudaGraphs
+    from .model.run.recording import CudaGraphs
 
     began = time.monotonic()
 

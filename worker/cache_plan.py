@@ -8,8 +8,8 @@ from .config import WorkerConfig, parse_size
 if TYPE_CHECKING:
     import torch
 
-    from .model.device_memory import DeviceMemory
-    from .model.loader import LoadedModel, ModelInfo
+    from .model.load.loader import LoadedModel, ModelInfo
+    from .model.run.device_memory import DeviceMemory
 
 _DEFAULT_MODEL_LEN = 32768
 
@@ -31,7 +31,7 @@ def plan_cache(config: WorkerConfig, loaded: "LoadedModel") -> CachePlan:
     Raises:
         ValueError: the settings contradict the model, the device or each other.
     """
-    from .model.kv_tensors import blocks_for, bytes_per_token, cache_dtype
+    from .model.run.kv_tensors import blocks_for, bytes_per_token, cache_dtype
 
     info = loaded.info
     dtype = cache_dtype(config.kv_cache_dtype, info.dtype)
@@ -72,13 +72,13 @@ def plan_cache(config: WorkerConfig, loaded: "LoadedModel") -> CachePlan:
 
 
 def _on_cpu(config: WorkerConfig, info: "ModelInfo", longest: int) -> tuple[int, str]:
-    from .model.kv_tensors import available_ram
+    from .model.run.kv_tensors import available_ram
 
     return _no_more_than_useful(config, info, longest, available_ram() // 2, "half of the free memory")
 
 
 def _on_gpu(config: WorkerConfig, loaded: "LoadedModel", longest: int) -> tuple[int, str]:
-    from .model.device_memory import measure
+    from .model.run.device_memory import measure
 
     device_memory = measure(
         loaded,
@@ -104,7 +104,7 @@ def memory_text(memory: "DeviceMemory", utilization: float) -> str:
 def _no_more_than_useful(
     config: WorkerConfig, info: "ModelInfo", longest: int, memory: int, why: str
 ) -> tuple[int, str]:
-    from .model.kv_tensors import block_bytes, cache_dtype
+    from .model.run.kv_tensors import block_bytes, cache_dtype
 
     dtype = cache_dtype(config.kv_cache_dtype, info.dtype)
     blocks = config.max_sequences * -(-longest // config.block_size)

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from ..clients.protocol import Request
 from .broker.entries import Claim
 from .engine.sequence import SamplingParams, Sequence
-from .model.text import TextEncoder
+from .model.load.text import TextEncoder
 
 
 class Preparation:

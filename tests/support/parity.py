@@ -12,9 +12,9 @@ from headrace.kernels import Implementation
 from headrace.worker.engine.detokenizer import Detokenizer
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.sequence import SamplingParams, Sequence
-from headrace.worker.model.loader import LoadedModel
-from headrace.worker.model.recording import Recorder
-from headrace.worker.model.runner import ModelRunner
+from headrace.worker.model.load.loader import LoadedModel
+from headrace.worker.model.run.recording import Recorder
+from headrace.worker.model.run.runner import ModelRunner
 
 LEAST_GAP = 1e-3
 """Of the best two logits at each step of a case. Rounding, some 1e-5, decides the order of nearer ones, so

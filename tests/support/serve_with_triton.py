@@ -15,8 +15,8 @@ import torch
 from fake_recorder import FakeRecorder
 from parity import Case, serve
 
-from headrace.worker.model.fusion import fuse_layers
-from headrace.worker.model.loader import load_model
+from headrace.worker.model.load.loader import load_model
+from headrace.worker.model.passes.fusion import fuse_layers
 
 
 def outputs_with_triton(jobs: list[dict[str, Any]]) -> list[list[list[int]]]:

@@ -27,8 +27,8 @@ from headrace.worker.logs import configure
 if sys.argv[1] == "real":
     import torch  # noqa: F401 - for the workers: imported once, here
 
-    import headrace.worker.model.loader
-    import headrace.worker.model.runner  # noqa: F401
+    import headrace.worker.model.load.loader
+    import headrace.worker.model.run.runner  # noqa: F401
 
 
 _ANSWERS = 3

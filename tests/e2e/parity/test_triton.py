@@ -9,7 +9,7 @@ from parity import Case, random_prompts, reference_cases, serve
 from serve_with_triton import outputs_with_triton
 from tiny_models import ARCHITECTURES, EOS, PAD, VOCABULARY, WINDOW, save_tiny_model, tiny_model
 
-from headrace.worker.model.loader import load_model
+from headrace.worker.model.load.loader import load_model
 
 MAX_TOKENS = 3
 LONGEST_PROMPT = 12

@@ -12,7 +12,7 @@ from tiny_models import VOCABULARY, save_tiny_model, tiny_tokenizer
 from headrace.clients import AsyncClient, AsyncHandle
 from headrace.worker.broker.entries import Claim
 from headrace.worker.engine.sequence import Sequence as EngineSequence
-from headrace.worker.model import loader
+from headrace.worker.model.load import loader
 from headrace.worker.preparation import Preparation
 
 pytestmark = pytest.mark.anyio

@@ -13,12 +13,12 @@ from headrace.worker.engine.detokenizer import Detokenizer
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.sequence import SamplingParams, Sequence
 from headrace.worker.engine.step import Finished
-from headrace.worker.model.decode_graphs import length_bounds, size_ladder
-from headrace.worker.model.decode_inputs import DecodeBuffers
-from headrace.worker.model.flat_batch import FlatBatch
-from headrace.worker.model.kv_tensors import KVTensors, allocate
-from headrace.worker.model.loader import LoadedModel, prepare
-from headrace.worker.model.runner import ModelRunner
+from headrace.worker.model.load.loader import LoadedModel, prepare
+from headrace.worker.model.run.decode_graphs import length_bounds, size_ladder
+from headrace.worker.model.run.decode_inputs import DecodeBuffers
+from headrace.worker.model.run.flat_batch import FlatBatch
+from headrace.worker.model.run.kv_tensors import KVTensors, allocate
+from headrace.worker.model.run.runner import ModelRunner
 
 MAX_MODEL_LEN = 40
 
@@ -40,7 +40,7 @@ def poisoned_cache(monkeypatch: pytest.MonkeyPatch) -> None:
             tensor.fill_(1e3)
         return kv
 
-    monkeypatch.setattr("headrace.worker.model.runner.allocate", allocate_poison)
+    monkeypatch.setattr("headrace.worker.model.run.runner.allocate", allocate_poison)
 
 
 @dataclass

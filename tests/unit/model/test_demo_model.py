@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, dequantize, quantize
 
-from headrace.worker.model import demo_model
-from headrace.worker.model.demo_model import DemoModelUnavailableError, prepare_demo_model
-from headrace.worker.model.gguf_file import GGUFFile
+from headrace.worker.model.load import demo_model
+from headrace.worker.model.load.demo_model import DemoModelUnavailableError, prepare_demo_model
+from headrace.worker.model.load.gguf_file import GGUFFile
 
 
 @pytest.fixture(autouse=True)

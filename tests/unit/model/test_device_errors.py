@@ -13,9 +13,9 @@ from headrace.worker.engine.detokenizer import Detokenizer
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.errors import DeviceFailure, OutOfMemory
 from headrace.worker.engine.sequence import SamplingParams, Sequence
-from headrace.worker.model.device_errors import in_engine_words
-from headrace.worker.model.loader import LoadedModel, prepare
-from headrace.worker.model.runner import ModelRunner
+from headrace.worker.model.load.loader import LoadedModel, prepare
+from headrace.worker.model.run.device_errors import in_engine_words
+from headrace.worker.model.run.runner import ModelRunner
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA."
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny_models import tiny_model, tiny_tokenizer
 
-from headrace.worker.model.device_memory import DeviceMemory, measure, run_iteration
-from headrace.worker.model.loader import LoadedModel, prepare
+from headrace.worker.model.load.loader import LoadedModel, prepare
+from headrace.worker.model.run.device_memory import DeviceMemory, measure, run_iteration
 
 GIB = 2**30
 

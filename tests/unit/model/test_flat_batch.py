@@ -2,7 +2,7 @@
 
 from headrace.worker.engine.iteration import Chunk, Iteration
 from headrace.worker.engine.sequence import Sequence
-from headrace.worker.model.flat_batch import FlatBatchBuilder
+from headrace.worker.model.run.flat_batch import FlatBatchBuilder
 
 
 def sequence(prompt: list[int], output: list[int], blocks: list[int], slot: int) -> Sequence:

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.functional import gelu, relu, silu
 
 from headrace.kernels import rms_norm, rotate_and_write_kv
-from headrace.worker.model.fused_attention import FusedAttention
-from headrace.worker.model.fused_decoder import FusedDecoderLayer
-from headrace.worker.model.fused_layers import FusedMLP, FusedNorm, fused_mlp, fused_norm
-from headrace.worker.model.fusion import Fused, fuse_layers
-from headrace.worker.model.loader import prepare
+from headrace.worker.model.load.loader import prepare
+from headrace.worker.model.passes.fused_attention import FusedAttention
+from headrace.worker.model.passes.fused_decoder import FusedDecoderLayer
+from headrace.worker.model.passes.fused_layers import FusedMLP, FusedNorm, fused_mlp, fused_norm
+from headrace.worker.model.passes.fusion import Fused, fuse_layers
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -117,9 +117,9 @@ def test_a_step_has_no_kernels_left_that_are_parts_of_others(
     def unwanted(*_arguments: Any, **_options: Any) -> None:
         raise AssertionError("written without rotary embedding")
 
-    monkeypatch.setattr("headrace.worker.model.fused_layers.rms_norm", counted_norm)
-    monkeypatch.setattr("headrace.worker.model.attention.rotate_and_write_kv", counted_rotation)
-    monkeypatch.setattr("headrace.worker.model.attention.write_kv", unwanted)
+    monkeypatch.setattr("headrace.worker.model.passes.fused_layers.rms_norm", counted_norm)
+    monkeypatch.setattr("headrace.worker.model.run.attention.rotate_and_write_kv", counted_rotation)
+    monkeypatch.setattr("headrace.worker.model.run.attention.write_kv", unwanted)
     serve(loaded, [Case([BOS, 5, 6], [])], max_tokens=1)
     layers = model.config.num_hidden_layers
     assert norms.count(True) == 2 * layers

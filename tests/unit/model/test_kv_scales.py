@@ -6,10 +6,10 @@ from transformers import PreTrainedModel
 
 from headrace.worker.engine.iteration import Chunk, Iteration
 from headrace.worker.engine.sequence import SampledToken, SamplingParams, Sequence
-from headrace.worker.model.fusion import fuse_layers
-from headrace.worker.model.kv_scales import LARGEST_STORED, measure_scales
-from headrace.worker.model.loader import LoadedModel, prepare
-from headrace.worker.model.runner import ModelRunner
+from headrace.worker.model.load.loader import LoadedModel, prepare
+from headrace.worker.model.passes.fusion import fuse_layers
+from headrace.worker.model.run.kv_scales import LARGEST_STORED, measure_scales
+from headrace.worker.model.run.runner import ModelRunner
 
 PROMPT = [40, 41, 42, 100, 101, 102, 7, 8, 9, 200, 300, 5]
 STEPS = 8

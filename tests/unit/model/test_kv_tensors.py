@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from headrace.worker.model.kv_tensors import KVLayer, allocate, available_ram, block_bytes, blocks_for
+from headrace.worker.model.run.kv_tensors import KVLayer, allocate, available_ram, block_bytes, blocks_for
 
 LAYERS = [KVLayer(num_heads=2, head_dim=16), KVLayer(num_heads=1, head_dim=64)]
 CPU = torch.device("cpu")

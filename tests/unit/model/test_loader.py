@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from headrace.worker.model.errors import UnservableModelError
-from headrace.worker.model.kv_tensors import KVLayer, bytes_per_token
-from headrace.worker.model.loader import load_model, prepare
-from headrace.worker.model.servable import check_config
+from headrace.worker.model.load.loader import load_model, prepare
+from headrace.worker.model.load.servable import check_config
+from headrace.worker.model.run.kv_tensors import KVLayer, bytes_per_token
 
 
 def test_facts_of_a_model(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from headrace.worker.engine.detokenizer import Detokenizer
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.iteration import Iteration, Launched
 from headrace.worker.engine.sequence import SamplingParams, Sequence
-from headrace.worker.model.loader import LoadedModel, prepare
-from headrace.worker.model.runner import ModelRunner
+from headrace.worker.model.load.loader import LoadedModel, prepare
+from headrace.worker.model.run.runner import ModelRunner
 
 KINDS = [
     SamplingParams(),
@@ -40,8 +40,8 @@ def mode(monkeypatch: pytest.MonkeyPatch) -> NoWaiting:
     # A GPU has other implementations of these; what they do is launch kernels.
     for name in ("attention.paged_attention", "attention.write_kv", "sampler.sample"):
         module, function = name.split(".")
-        path = f"headrace.worker.model.{module}.{function}"
-        original = getattr(__import__(f"headrace.worker.model.{module}", fromlist=[function]), function)
+        path = f"headrace.worker.model.run.{module}.{function}"
+        original = getattr(__import__(f"headrace.worker.model.run.{module}", fromlist=[function]), function)
         monkeypatch.setattr(path, mode.allowed(original))
     return mode
 

@@ -5,8 +5,8 @@ import torch
 from tiny_models import ARCHITECTURES, tiny_model
 from torch import Tensor, nn
 
-from headrace.worker.model.packed_linear import pack_linear_layers
-from headrace.worker.model.packed_weight import HalfWeight, OneDnnWeight, pack
+from headrace.worker.model.passes.packed_linear import pack_linear_layers
+from headrace.worker.model.passes.packed_weight import HalfWeight, OneDnnWeight, pack
 
 
 def assert_multiplies_as(weight: Tensor, rows: int, *, bias: bool) -> None:

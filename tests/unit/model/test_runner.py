@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from headrace.worker.engine.iteration import Chunk, Iteration
 from headrace.worker.engine.sequence import SampledToken, SamplingParams, Sequence
-from headrace.worker.model.loader import LoadedModel, prepare
-from headrace.worker.model.runner import ModelRunner
+from headrace.worker.model.load.loader import LoadedModel, prepare
+from headrace.worker.model.run.runner import ModelRunner
 
 PROMPT = [40, 41, 42, 100, 101, 102, 7, 8, 9, 200, 300, 5]
 OTHER = [9, 9, 8, 350]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiny_models import BOS, VOCABULARY, tiny_tokenizer
 
 from headrace.worker.model.errors import InvalidInputError
-from headrace.worker.model.text import TextEncoder
+from headrace.worker.model.load.text import TextEncoder
 
 TOKENIZER = tiny_tokenizer(chat_template=True)
 LIMIT = 50

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from headrace.worker.model.transfer import pack, unpack, upload
+from headrace.worker.model.run.transfer import pack, unpack, upload
 
 any_array = st.sampled_from([np.int32, np.int64, np.float32]).flatmap(
     lambda dtype: arrays.arrays(

@@ -9,7 +9,7 @@ from tiny_models import save_tiny_model
 
 from headrace.worker.assembly import assemble
 from headrace.worker.config import KVCacheDtype, WorkerConfig
-from headrace.worker.model import runner
+from headrace.worker.model.run import runner
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("auto", torch.float32), ("fp8", torch.float8_e4m3fn)])

@@ -8,9 +8,9 @@ from tiny_models import MAX_POSITIONS, tiny_model, tiny_tokenizer
 
 from headrace.worker.cache_plan import memory_text, plan_cache
 from headrace.worker.config import WorkerConfig
-from headrace.worker.model.device_memory import DeviceMemory
-from headrace.worker.model.kv_tensors import bytes_per_token
-from headrace.worker.model.loader import LoadedModel, prepare
+from headrace.worker.model.load.loader import LoadedModel, prepare
+from headrace.worker.model.run.device_memory import DeviceMemory
+from headrace.worker.model.run.kv_tensors import bytes_per_token
 
 GIB = 2**30
 

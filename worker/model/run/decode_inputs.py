@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels import AttentionBatch
+from ....kernels import AttentionBatch
 from .flat_batch import FlatBatch
 from .transfer import pack, packed_bytes, unpack
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from ...kernels import (
+from ....kernels import (
     AttentionBatch,
     HeadNorm,
     Implementation,

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...kernels import AttentionBatch, Implementation, sample
+from ....kernels import AttentionBatch, Implementation, sample
 from .decode_inputs import DecodeBuffers, DecodeInputs
 from .flat_batch import FlatBatch
 from .recording import Recorder

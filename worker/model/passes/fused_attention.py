@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...kernels import HeadNorm
-from .attention import LayerAttention, Rotation, attention_of
+from ....kernels import HeadNorm
+from ..run.attention import LayerAttention, Rotation, attention_of
 from .fused_layers import fused_norm, is_plain, linear_layer
 
 _OUTPUTS = ("o_proj", "dense", "out_proj")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...kernels import Implementation, rotate_and_write_kv
-from .attention import LayerAttention, Rotation, connect
+from ....kernels import Implementation, rotate_and_write_kv
+from ..run.attention import LayerAttention, Rotation, connect
 from .fused_attention import FusedAttention, fused_attention
 from .fused_decoder import FusedDecoderLayer, fused_decoder_layer
 from .fused_layers import FusedMLP, FusedNorm, agree, fused_mlp, fused_norm

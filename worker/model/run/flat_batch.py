@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.iteration import Chunk, Iteration
+from ...engine.iteration import Chunk, Iteration
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...kernels import Sampled
+from ....kernels import Sampled
 
 _ALIGNMENT = 16
 

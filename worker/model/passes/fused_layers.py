@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-from ...kernels import Implementation, gelu_tanh_and_mul, rms_norm, silu_and_mul
+from ....kernels import Implementation, gelu_tanh_and_mul, rms_norm, silu_and_mul
 
 _ROWS = 3
 

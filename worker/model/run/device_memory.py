@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...kernels import AttentionBatch, Penalties, SamplingTensors, sample
+from ....kernels import AttentionBatch, Penalties, SamplingTensors, sample
+from ..load.loader import LoadedModel
 from .attention import PagedAttention, connect
 from .kv_tensors import allocate
-from .loader import LoadedModel
 from .transfer import upload
 
 _NUM_LOGPROBS = 20

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from .errors import InvalidInputError
+from ..errors import InvalidInputError
 
 _LONGEST_REASON = 300
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from .attention import LayerAttention, Rotation, connect
-from .errors import UnservableModelError
-from .kv_tensors import KVLayer
+from ..errors import UnservableModelError
+from ..run.attention import LayerAttention, Rotation, connect
+from ..run.kv_tensors import KVLayer
 
 _PAGEABLE_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "attention"})
 

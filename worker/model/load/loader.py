@@ -17,11 +17,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from .attention import ATTENTION_NAME
-from .errors import UnservableModelError
-from .fusion import Fused, fuse_layers
-from .kv_tensors import KVLayer
-from .packed_linear import pack_linear_layers
+from ..errors import UnservableModelError
+from ..passes.fusion import Fused, fuse_layers
+from ..passes.packed_linear import pack_linear_layers
+from ..run.attention import ATTENTION_NAME
+from ..run.kv_tensors import KVLayer
 from .servable import check_class, check_config, probe_layers
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -5,16 +5,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...kernels import AttentionBatch, Implementation, Sampled
-from ..engine.iteration import Chunk, Iteration
-from ..engine.sequence import SampledToken, SamplingParams
+from ....kernels import AttentionBatch, Implementation, Sampled
+from ...engine.iteration import Chunk, Iteration
+from ...engine.sequence import SampledToken, SamplingParams
+from ..load.loader import LoadedModel
 from .attention import PagedAttention, connect
 from .decode_graphs import DecodeGraphs, Progress
 from .device_errors import in_engine_words
 from .flat_batch import FlatBatch, FlatBatchBuilder
 from .kv_scales import measure_scales
 from .kv_tensors import allocate
-from .loader import LoadedModel
 from .recording import Recorder
 from .sampler import Sampler
 from .transfer import Download, upload

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels import Implementation, Penalties, Sampled, SamplingTensors, sample
-from ..engine.iteration import Chunk
-from ..engine.sequence import Sequence
+from ....kernels import Implementation, Penalties, Sampled, SamplingTensors, sample
+from ...engine.iteration import Chunk
+from ...engine.sequence import Sequence
 from .transfer import upload
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ...kernels import AttentionBatch, Implementation
+from ....kernels import AttentionBatch, Implementation
+from ..load.loader import LoadedModel
 from .attention import LayerAttention, PagedAttention, Rotation, connect
 from .kv_tensors import KVTensors, allocate
-from .loader import LoadedModel
 
 LARGEST_STORED = 56.0
 """What the largest value met with is stored as, or as down to half of it: 8 times as much still fits."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..engine.errors import DeviceFailure, OutOfMemory
+from ...engine.errors import DeviceFailure, OutOfMemory
 
 _SIGNS = ("CUDA error", "HIP error", "Triton Error")
 """Not every library raises torch's own classes: cuBLAS and Triton say it in words."""
