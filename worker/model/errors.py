@@ -1,4 +1,4 @@
-"""What can be wrong with a model or with a request's text."""
+"""Errors of models that cannot be served and of invalid input."""
 
 
 class UnservableModelError(ValueError):

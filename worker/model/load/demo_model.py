@@ -1,4 +1,4 @@
-"""The small real model that the demonstration and the tests run: Gemma 3 270M, from a PyPI package."""
+"""Demonstration model: Gemma 3 270M, converted from a PyPI package."""
 
 import importlib
 import os
@@ -71,4 +71,4 @@ def _convert(folder: Path, progress: Callable[[float], None]) -> None:
 
 
 def _ignore(_: float) -> None:
-    """Nobody watches."""
+    """Report progress to nobody."""

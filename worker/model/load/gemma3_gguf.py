@@ -1,4 +1,4 @@
-"""A Gemma 3 text model in GGUF to a folder that transformers loads: weights, configuration, tokenizer."""
+"""Conversion of a Gemma 3 text model from GGUF to safetensors, configuration and tokenizer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ _CONTROL, _USER_DEFINED = 3, 4
 
 
 def convert(file: GGUFFile, folder: Path, dtype: torch.dtype, progress: Callable[[float], None]) -> None:
-    """Write the model in ``file`` to ``folder`` in ``dtype``; ``progress`` is told the share that is done."""
+    """Write the model in ``file`` to ``folder`` in ``dtype``; ``progress`` gets the share that is done."""
     _convert_config(file.metadata, dtype).save_pretrained(folder)
     GenerationConfig(
         bos_token_id=file.metadata["tokenizer.ggml.bos_token_id"],

@@ -1,4 +1,4 @@
-"""Reads GGUF files, version 3: metadata and dequantized tensors.
+"""GGUF reader, version 3: metadata and dequantized tensors.
 
 The gguf package's own reader makes an array object for each of a vocabulary's strings, which takes half a
 minute where this takes one second; the arithmetic of the quantization formats is that package's.

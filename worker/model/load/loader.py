@@ -1,4 +1,4 @@
-"""A folder or hub id to a model on its device, its tokenizer, and the facts the worker needs about it."""
+"""Model loader: a folder or hub id to a model on its device, its tokenizer and its properties."""
 
 import importlib.util
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Facts about a loaded model."""
+    """Properties of a loaded model."""
 
     name: str
     architecture: str

@@ -1,4 +1,4 @@
-"""Whether a model can run over a paged cache, and what each of its layers keeps there.
+"""Checks that a model can run over a paged KV cache, and the K and V of each of its layers.
 
 What the configuration tells is checked before weights are loaded; the rest by a forward pass over three
 tokens that notes what the attention layers really ask for.
@@ -87,7 +87,7 @@ def probe_layers(name: str, model: PreTrainedModel) -> tuple[KVLayer, ...]:
 
 
 class _Probe:
-    """Notes the shapes that each layer's attention is called with; its output is as good as none."""
+    """Attention that records the shapes of each layer's calls; its output is not used."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""A request's text to token ids. Callable from several threads, none of them the engine's."""
+"""Text encoder: a request's prompt, messages or tokens to token ids, in any thread but the engine's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""An attention layer that is one product, one kernel for norms, rotary embedding and cache, and attention."""
+"""Fused attention layer: packed QKV; one kernel for head norms, rotation and cache write; attention."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..run.attention import LayerAttention, Rotation, attention_of
 from .fused_layers import fused_norm, is_plain, linear_layer
 
 _OUTPUTS = ("o_proj", "dense", "out_proj")
-"""What models call the product after attention."""
+"""Names of the output projection in models."""
 
 
 class FusedAttention(nn.Module):

@@ -1,4 +1,4 @@
-"""Decoder layers in which an addition to the residual stream and the norm that follows are one kernel."""
+"""Fused decoder layer: each residual addition and the norm that follows are one kernel."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""Layers whose small operations are one kernel: norms and gated feed-forward layers.
+"""Fused norms and gated feed-forward layers, one kernel for their small operations.
 
 Results agree with those of the layers they are made of up to one rounding: where layers round in between,
 kernels round once.
@@ -76,7 +76,7 @@ class FusedMLP(nn.Module):
 
 
 def fused_norm(layer: nn.Module, implementation: Implementation | None) -> FusedNorm | None:
-    """What takes the place of ``layer`` if that is an RMSNorm."""
+    """The fused norm for ``layer`` if that is an RMSNorm."""
     weight: Any = getattr(layer, "weight", None)
     eps: Any = getattr(layer, "variance_epsilon", getattr(layer, "eps", None))
     if "RMSNorm" not in type(layer).__name__ or not isinstance(weight, nn.Parameter) or weight.dim() != 1:
@@ -94,8 +94,7 @@ def fused_norm(layer: nn.Module, implementation: Implementation | None) -> Fused
 
 
 def fused_mlp(layer: nn.Module, implementation: Implementation | None) -> FusedMLP | None:
-    """What takes the place of ``layer`` if that is a gated feed-forward layer with an activation that is
-    known."""
+    """The fused layer for ``layer`` if that is a gated feed-forward layer with a known activation."""
     gate, up = getattr(layer, "gate_proj", None), getattr(layer, "up_proj", None)
     down = getattr(layer, "down_proj", None)
     activate = _fused_activation(getattr(layer, "act_fn", None))

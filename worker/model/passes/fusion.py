@@ -1,4 +1,4 @@
-"""Passes over a loaded model: layers whose small operations become one, on a GPU one kernel.
+"""Fusion pass over a loaded model: small operations of a layer become one, on a GPU one kernel.
 
 A layer is replaced only where its own forward pass, on random inputs in float32, gives what the fused one
 gives; so a model with a layer of another kind keeps it.
@@ -194,7 +194,7 @@ def _holds(check: Callable[[], bool]) -> bool:
 
 @dataclass(slots=True)
 class _Met:
-    """Stands in for attention: keeps what meets there, rotated, and answers with the queries."""
+    """Attention that records rotated queries, keys and values, and returns the queries."""
 
     calls: list[LayerAttention] = field(default_factory=list[LayerAttention])
     tensors: list[Tensor] = field(default_factory=list[Tensor])

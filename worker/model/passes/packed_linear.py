@@ -1,4 +1,4 @@
-"""A pass over a model on the CPU: linear layers with packed weights.
+"""Packing pass over a model on the CPU: linear layers with packed weights.
 
 Decoding multiplies few rows with large matrices, and takes the time that reading those takes. A layer of
 262144 x 640 in float32 took ``F.linear`` 63, 112 and 171 ms for 1, 8 and 32 rows on two cores with AVX2; from

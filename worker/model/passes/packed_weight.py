@@ -1,4 +1,4 @@
-"""Matrices laid out once for products with few rows, as decoding multiplies, on the CPU."""
+"""Packed weights: matrices laid out for products with few rows, as in decoding, on the CPU."""
 
 import math
 import platform

@@ -1,4 +1,4 @@
-"""Puts paged attention under a transformers model: layers write K and V into blocks and attend over those."""
+"""Paged attention of a transformers model: layers write K and V into blocks and attend over those."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -24,7 +24,7 @@ _ATTRIBUTE = "headrace_attention"
 
 @dataclass(frozen=True, slots=True)
 class LayerAttention:
-    """What one layer of a model asks of one attention call."""
+    """Parameters of one layer's attention call."""
 
     layer: int
     scale: float
@@ -37,7 +37,7 @@ class LayerAttention:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """What is still to be done to queries and keys before they meet."""
+    """Rotary embedding, and head norms, to apply to queries and keys before attention."""
 
     cosine: Tensor
     """[T, d], of each token's position."""
@@ -46,7 +46,7 @@ class Rotation:
 
 
 class Attention(Protocol):
-    """What the attention layers of a model are connected to."""
+    """Attention function that a model's attention layers call."""
 
     def attend(
         self, call: LayerAttention, query: Tensor, key: Tensor, value: Tensor, rotation: Rotation | None
@@ -65,7 +65,7 @@ class PagedAttention:
         self._slots: Tensor | None = None
 
     def begin(self, batch: AttentionBatch, slots: Tensor) -> None:
-        """Say what the next forward pass is over; ``slots`` int64 [T] are the tokens' places in the cache."""
+        """Set the batch of the next forward pass; ``slots`` int64 [T] is its slot mapping."""
         self._batch = replace(batch, cpu_metadata={})
         self._slots = slots
 
@@ -127,7 +127,7 @@ def connect(model: nn.Module, attention: Attention) -> None:
 
 
 def attention_of(module: nn.Module) -> Attention:
-    """What an attention layer is connected to."""
+    """The attention that a layer is connected to."""
     return getattr(module, _ATTRIBUTE)
 
 

@@ -1,4 +1,4 @@
-"""Decode steps recorded for a ladder of batch sizes, and replayed with the batch padded to the next one.
+"""Decode graphs: decode steps recorded for a ladder of batch sizes, replayed with padding to the next.
 
 A decode step of a small model is some hundreds of kernels of a few microseconds: launched one by one, the
 host takes longer than the device. A replay is one launch.
@@ -23,7 +23,7 @@ LENGTH_BOUNDS = (1024, 4096, 16384)
 do not need still takes time to start. So there is a graph for each of these, and one for any length."""
 
 Progress = Callable[[int, int], None]
-"""Told how many graphs are recorded, and how many there will be."""
+"""Called with the number of graphs recorded and the number in all."""
 
 
 class Forward(Protocol):
@@ -43,13 +43,13 @@ class Forward(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecodeOutput:
-    """What a decode step leaves, for R sequences; overwritten by the next one in the device's order."""
+    """Output of a decode step for R sequences; overwritten by the next one in the device's order."""
 
     logits: Tensor
     """[R, vocabulary]."""
     previous: Tensor
     """int64 [R], the tokens sampled last before."""
-    likeliest: Tensor
+    argmax: Tensor
     """int64 [R]; they are the new last tokens."""
     slots: Tensor
     """int64 [R]."""
@@ -96,7 +96,7 @@ class DecodeGraphs:
             device=last_tokens.device,
         )
         self._previous = torch.zeros(max_sequences, dtype=torch.int64, device=last_tokens.device)
-        self._likeliest = torch.zeros_like(self._previous)
+        self._argmax = torch.zeros_like(self._previous)
         self._logits = torch.empty(0)
         self._replays: dict[tuple[int, int], Callable[[], None]] = {}
 
@@ -132,7 +132,7 @@ class DecodeGraphs:
         return DecodeOutput(
             self._logits[:count],
             self._previous[:count],
-            self._likeliest[:count],
+            self._argmax[:count],
             inputs.slots[:count],
             inputs.output_positions[:count],
         )
@@ -140,10 +140,10 @@ class DecodeGraphs:
     def _step(self, inputs: DecodeInputs, max_length: int) -> None:
         size = inputs.tokens.shape[0]
         logits = self._run_forward(inputs, max_length)
-        likeliest = sample(logits, None, implementation=self._implementation).tokens
-        self._last_tokens.index_copy_(0, inputs.slots, likeliest)
+        argmax = sample(logits, None, implementation=self._implementation).tokens
+        self._last_tokens.index_copy_(0, inputs.slots, argmax)
         # Kept where they outlive this graph's memory, which others use as well.
-        self._likeliest[:size].copy_(likeliest)
+        self._argmax[:size].copy_(argmax)
         self._logits[:size].copy_(logits)
 
     def _run_forward(self, inputs: DecodeInputs, max_length: int) -> Tensor:

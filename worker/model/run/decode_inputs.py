@@ -1,4 +1,4 @@
-"""The inputs of recorded decode steps: padded to a size, in device memory that stays where it is."""
+"""Inputs of recorded decode steps: padded to a size, at fixed addresses in device memory."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from .transfer import pack, packed_bytes, unpack
 
 @dataclass(frozen=True, slots=True)
 class DecodeInputs:
-    """What one decode step of ``size`` rows reads, one row a sequence. Rows of padding have length 0."""
+    """Inputs of one decode step of ``size`` rows, one row a sequence. Rows of padding have length 0."""
 
     tokens: Tensor
     """int64 [size]; -1 where only ``last_tokens`` has it."""

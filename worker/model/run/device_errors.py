@@ -1,4 +1,4 @@
-"""What torch and Triton raise when the device fails, in the engine's words."""
+"""Device errors of torch and Triton, translated to the engine's."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""How much of a GPU's memory the KV cache may have: what is left beside the largest iteration, measured."""
+"""GPU memory for the KV cache: the rest beside the model and the largest iteration, measured."""
 
 from dataclasses import dataclass
 

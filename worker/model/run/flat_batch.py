@@ -1,4 +1,4 @@
-"""An iteration's chunks laid out as one flat batch of tokens, in host memory."""
+"""Flat batch: an iteration's chunks as one sequence of tokens, in host memory."""
 
 from dataclasses import dataclass
 

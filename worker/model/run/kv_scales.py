@@ -16,7 +16,7 @@ from .attention import LayerAttention, PagedAttention, Rotation, connect
 from .kv_tensors import KVTensors, allocate
 
 LARGEST_STORED = 56.0
-"""What the largest value met with is stored as, or as down to half of it: 8 times as much still fits."""
+"""Stored magnitude of the largest value measured, or down to half of it: 8 times as much still fits."""
 
 _SEQUENCES = 4
 _LENGTH = 128
@@ -76,7 +76,7 @@ def _scale(largest: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class _Meter:
-    """Attends, and notes the largest magnitude of each head's keys and values as they are stored."""
+    """Paged attention that records the largest magnitude of each head's keys and values."""
 
     kv: KVTensors
     implementation: Implementation | None

@@ -1,4 +1,4 @@
-"""The tensors behind the paged KV cache: how large a block is, how many fit, and their allocation."""
+"""Tensors of the paged KV cache: bytes of a block, blocks that fit, and allocation."""
 
 import os
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def cache_dtype(name: str, model_dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class KVLayer:
-    """What one attention layer keeps of each token: K and V of ``num_heads`` x ``head_dim`` each."""
+    """KV heads of one attention layer: K and V of ``num_heads`` x ``head_dim`` each."""
 
     num_heads: int
     head_dim: int

@@ -1,4 +1,4 @@
-"""Recording a device's work once to repeat it: CUDA graphs, behind a seam that a test can put itself in."""
+"""Recorder of device work for replay: CUDA graphs, behind a protocol that tests implement, too."""
 
 from collections.abc import Callable
 from typing import Protocol

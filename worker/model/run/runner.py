@@ -1,4 +1,4 @@
-"""Runs the engine's iterations: a flat batch through the model, and one sampled token per finished chunk."""
+"""Model runner: an iteration as a flat batch through the model, and one sampled token per finished chunk."""
 
 from dataclasses import replace
 
@@ -96,8 +96,8 @@ class ModelRunner:
 
     def _replay(self, graphs: DecodeGraphs, batch: FlatBatch, chunks: list[Chunk]) -> Sampled:
         output = graphs.run(batch)
-        if self._sampler.picks_likeliest(chunks, output.logits.shape[1]):
-            return Sampled(output.likeliest)
+        if self._sampler.is_greedy(chunks, output.logits.shape[1]):
+            return Sampled(output.argmax)
         try:
             sampled = self._sampler.sample(output.logits, chunks, output.output_positions, output.previous)
         except Exception:
@@ -176,17 +176,17 @@ class LaunchedIteration:
         if sampled.logprobs is None:
             return [SampledToken(token) for token in tokens]
         logprobs: list[float] = sampled.logprobs.tolist()
-        likeliest = _likeliest(sampled)
+        tops = _top_logprobs(sampled)
         return [
             SampledToken(token)
             if params.logprobs is None
             else SampledToken(token, logprob, top[: params.logprobs])
-            for params, token, logprob, top in zip(self._params, tokens, logprobs, likeliest, strict=True)
+            for params, token, logprob, top in zip(self._params, tokens, logprobs, tops, strict=True)
         ]
 
 
-def _likeliest(sampled: Sampled) -> list[list[tuple[int, float]]]:
-    """Tokens and log-probabilities of each row's likeliest tokens, as many as there are."""
+def _top_logprobs(sampled: Sampled) -> list[list[tuple[int, float]]]:
+    """Tokens and log-probabilities of each row's top tokens, as many as there are."""
     if sampled.top_tokens is None or sampled.top_logprobs is None:
         return [[] for _ in sampled.tokens]
     rows = zip(sampled.top_tokens.tolist(), sampled.top_logprobs.tolist(), strict=True)

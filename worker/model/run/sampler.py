@@ -1,4 +1,4 @@
-"""From logits to tokens: sampling parameters of a batch as tensors, kept while the batch stays the same."""
+"""Sampler: a batch's sampling parameters as tensors, kept while the batch stays the same."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class _Parameters:
 
     sequences: list[Sequence]
     tensors: dict[str, Tensor] | None
-    """None picks the most likely token in every row."""
+    """None is greedy for every row."""
     penalties: dict[str, Tensor] | None
     filters: bool
     num_logprobs: int | None
@@ -57,8 +57,8 @@ class Sampler:
             logits, tensors, num_logprobs=parameters.num_logprobs, implementation=self._implementation
         )
 
-    def picks_likeliest(self, chunks: list[Chunk], vocabulary: int) -> bool:
-        """Whether every row's token is that of the largest logit, and nothing else is asked for."""
+    def is_greedy(self, chunks: list[Chunk], vocabulary: int) -> bool:
+        """Whether every row is greedy: argmax of the unchanged logits, without log-probabilities."""
         parameters = self._parameters_of(chunks, vocabulary)
         return parameters.tensors is None and parameters.num_logprobs is None
 

@@ -1,4 +1,4 @@
-"""Moving a batch's small arrays to the device and its sampled tokens back, without waiting for either."""
+"""Asynchronous transfer of a batch's small arrays to the device and of sampled tokens back."""
 
 from collections.abc import Sequence
 
