@@ -13,6 +13,7 @@ from headrace.worker.engine.detokenizer import Detokenizer
 from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.errors import DeviceFailure, OutOfMemory
 from headrace.worker.engine.sequence import SamplingParams, Sequence
+from headrace.worker.engine.step import Finished
 from headrace.worker.model.load.loader import LoadedModel, prepare
 from headrace.worker.model.run.device_errors import in_engine_words
 from headrace.worker.model.run.runner import ModelRunner
@@ -147,10 +148,12 @@ def test_a_broken_device_is_not_tried_again(loaded: LoadedModel, capsys: pytest.
     )
 
 
-def test_an_error_of_the_models_own_stays_what_it_is(loaded: LoadedModel) -> None:
-    with (
-        Failing(loaded, 0, lambda: RuntimeError("shapes cannot be multiplied")),
-        pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised,
-    ):
-        outputs(make_engine(loaded))
-    assert type(raised.value) is RuntimeError
+def test_an_error_of_the_models_own_ends_requests_and_not_the_process(loaded: LoadedModel) -> None:
+    engine = make_engine(loaded)
+    engine.add(sequences())
+    ended: list[Finished] = []
+    with Failing(loaded, 0, lambda: RuntimeError("shapes cannot be multiplied")):
+        while engine.has_work:
+            ended += engine.step().finished
+    assert [end.reason for end in ended] == ["error"] * len(sequences())
+    assert all(end.error_code == "internal_error" for end in ended)
