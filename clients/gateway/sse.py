@@ -10,8 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..json_text import one_line
-from .api_keys import Caller
-from .slots import StreamSlots
+from .slots import StreamSlot
 
 HEARTBEAT: Final = b": alive\n"
 """A comment, which readers pass over and proxies count as traffic. No blank line: after an event with an id,
@@ -38,7 +37,7 @@ class ReaderStalled(Exception):
 
 
 class SseResponse(Response):
-    """Sends the frames that ``frames`` makes, as they come, in one of ``caller``'s places.
+    """Sends the frames that ``frames`` makes, as they come, in ``slot``, which it closes.
 
     The future that ``frames`` is given is done once the reader has gone or the gateway stops: it then ends.
     What it raises before the first frame is answered with a status, since nothing was sent yet.
@@ -55,8 +54,7 @@ class SseResponse(Response):
     def __init__(
         self,
         frames: Callable[[asyncio.Future[None]], AsyncGenerator[bytes]],
-        slots: StreamSlots,
-        caller: Caller,
+        slot: StreamSlot,
         write_timeout: float,
         headers: dict[str, str] | None = None,
         farewell: bytes | None = None,
@@ -69,15 +67,13 @@ class SseResponse(Response):
         self.init_headers({**told, **(headers or {})})
         del self.headers["content-length"]
         self._frames = frames
-        self._slots = slots
-        self._caller = caller
+        self._slot = slot
         self._write_timeout = write_timeout
         self._farewell = farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        place = self._slots.take(self._caller, resumable=self._farewell is None)
-        with place as leave, watch(receive, leave):
+        with self._slot as leave, watch(receive, leave):
             frames = self._frames(leave)
             begun = False
             try:

@@ -23,6 +23,7 @@ from ..gateway import Gateway
 from ..identity import id_for, new_id
 from ..positions import Position
 from ..sampling_body import SamplingBody
+from ..slots import StreamSlot
 from ..sse import SseResponse, compact, frame, watch
 from .idempotency import idempotency_key
 from .schemas import COMPLETION_ANSWERS
@@ -56,8 +57,27 @@ async def _answer(
     if len(asks) * n > limit:
         raise invalid(f"n: times the number of prompts must be at most {limit}", "n")
     wanted = [ask.choice(index) for ask in asks for index in range(n)]
-    if body.stream:
-        gateway.slots.check(caller)
+    if not body.stream:
+        return await _submitted(request, gateway, caller, body, wanted, form, None)
+    # Before anything is enqueued: a stream that is refused must not leave requests running.
+    slot = gateway.slots.take(caller, resumable=False)
+    try:
+        return await _submitted(request, gateway, caller, body, wanted, form, slot)
+    except BaseException:
+        slot.close()
+        raise
+
+
+async def _submitted(
+    request: Request,
+    gateway: Gateway,
+    caller: Caller,
+    body: SamplingBody,
+    wanted: list[Ask],
+    form: Format,
+    slot: StreamSlot | None,
+) -> Response:
+    """Submit what is wanted; its answer as a stream in ``slot``, or whole without one."""
     key = await idempotency_key(request)
     first = new_id(caller.tenant) if key is None else id_for(caller.tenant, b"request", key)
     requests = await gateway.intake.admit(caller, body.model, wanted, first, request.state.trace)
@@ -66,10 +86,10 @@ async def _answer(
     request.state.request_id = handles[0].id
     gateway.metrics.submitted.labels(body.model).inc(len(handles))
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    completion = Completion(handles[0].id, body.model, await gateway.clock.now(), form, n, usage)
+    completion = Completion(handles[0].id, body.model, await gateway.clock.now(), form, body.n or 1, usage)
     # Without a key to ask again with, nobody comes back for the answer.
     cancels = key is None if body.cancel_on_disconnect is None else body.cancel_on_disconnect
-    if not body.stream:
+    if slot is None:
         return await _whole(request, completion, handles, cancels=cancels)
 
     def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
@@ -79,8 +99,7 @@ async def _answer(
 
     return SseResponse(
         frames,
-        gateway.slots,
-        caller,
+        slot,
         gateway.settings.write_timeout,
         {"x-headrace-request": handles[0].id},
         farewell=frame(compact(stopping().body)),

@@ -61,4 +61,5 @@ async def follow(
         completion = Completion(request_id, model, (status.timings.created or 0) // 1000, form)
         return completion.stream([source], position, heartbeat, leave)
 
-    return SseResponse(frames, gateway.slots, caller, gateway.settings.write_timeout)
+    slot = gateway.slots.take(caller, resumable=True)
+    return SseResponse(frames, slot, gateway.settings.write_timeout)

@@ -44,4 +44,5 @@ async def watch(
             yield frame(body, event=event)
             await asyncio.wait([leave], timeout=interval)
 
-    return SseResponse(frames, gateway.slots, caller, gateway.settings.write_timeout)
+    slot = gateway.slots.take(caller, resumable=True)
+    return SseResponse(frames, slot, gateway.settings.write_timeout)

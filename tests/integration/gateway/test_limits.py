@@ -2,7 +2,12 @@
 
 import json
 import socket
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import anyio
 import httpx
 import pytest
 from fake_worker import FakeWorker
@@ -126,3 +131,36 @@ def test_no_such_route_and_method(http: httpx.Client) -> None:
     assert http.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
     answer = http.put("/v1/models")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
+def test_a_stream_that_is_refused_leaves_no_request_behind(redis_url: str, model: FakeWorker) -> None:
+    del model
+    with running_gateway(redis_url, max_streams=1) as gateway, ThreadPoolExecutor(1) as threads:
+        intake = gateway.gateway.intake
+        submit = intake.submit
+        submitting, refused = threading.Event(), threading.Event()
+        submitted = 0
+
+        async def slow(requests: Sequence[Any], **options: Any) -> Any:
+            nonlocal submitted
+            submitted += len(requests)
+            submitting.set()
+            await anyio.to_thread.run_sync(refused.wait)
+            return await submit(requests, **options)
+
+        intake.submit = slow
+        url = f"{gateway.v1}/completions"
+        ask = ASK | {"stream": True}
+        first = threads.submit(httpx.post, url, json=ask, timeout=30)
+        assert submitting.wait(30)
+        try:
+            second = httpx.post(url, json=ask, timeout=10)
+        finally:
+            refused.set()
+        assert (second.status_code, second.json()["error"]["code"]) == (503, "too_many_streams")
+        assert submitted == 1
+        assert first.result().status_code == 200
+        # The slot is free again, also after a request that could not be submitted.
+        assert httpx.post(url, json=ask | {"model": "nobody's"}).status_code == 404
+        intake.submit = submit
+        assert httpx.post(url, json=ask).status_code == 200
