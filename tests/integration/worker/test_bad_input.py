@@ -65,7 +65,7 @@ READABLE: dict[str, tuple[bytes, str]] = {
         "messages.0.role: ",
     ),
     "nested bomb after the id": (b"\x82\xa2id\xa1x\xa1z" + BOMB, "request: not msgpack"),
-    "invalid UTF-8": (b"\x82\xa2id\xa1x\xa6prompt\xa2\xff\xff", "request: not msgpack"),
+    "invalid UTF-8": (b"\x82\xa2id\xa1x\xa6prompt\xa2\xff\xff", "prompt: must be valid UTF-8"),
     "cut off": (entry()[:-3], "request: not msgpack"),
 }
 UNREADABLE: dict[str, bytes] = {
