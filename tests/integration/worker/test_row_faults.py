@@ -92,10 +92,10 @@ async def test_a_preparation_that_raises_ends_its_own_request(
 ) -> None:
     prepare = Preparation.sequence
 
-    def failing(self: Preparation, claim: Claim, arrival: int) -> EngineSequence:
+    def failing(self: Preparation, claim: Claim) -> EngineSequence:
         if claim.request.prompt == BAD:
             raise ZeroDivisionError("of the template")
-        return prepare(self, claim, arrival)
+        return prepare(self, claim)
 
     monkeypatch.setattr(Preparation, "sequence", failing)
     async with live_worker(redis_url, reference.folder):
