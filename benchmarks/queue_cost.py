@@ -135,7 +135,7 @@ def alone(load: Load, answer: Connection) -> None:
     engine.add(Sequence(f"r{at}", PROMPT, sampling, arrival=at) for at in range(load.sequences))
     measured = Measured(load)
     while not measured.take(engine.step()):
-        engine.room(0)
+        engine.credits(0)
     answer.send(measured)
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scheduler_cost [--sequences 256] [--iterations 400]
 
-The runner does nothing, so all that is measured is the engine: ``step()``, and ``room()``, which tells the
+The runner does nothing, so all that is measured is the engine: ``step()``, and ``credits()``, which tells the
 intake how much more fits. Printed apart: with text (detokenization of every token) and without. On a machine
 that also does other things, the first quarter is nearer to what the code costs than the median.
 """
@@ -72,7 +72,7 @@ def measure(sequences: int, iterations: int, *, text: bool) -> tuple[list[float]
         for _ in range(iterations):
             start = time.perf_counter()
             step = engine.step()
-            engine.room(0)
+            engine.credits(0)
             steps.append((time.perf_counter() - start) * 1e3)
             if len(step.deltas) != sequences:
                 raise RuntimeError("not all sequences decode")

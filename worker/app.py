@@ -100,7 +100,7 @@ async def _serve(
             "blocks_total": status.blocks_total,
             "blocks_free": status.blocks_free,
             "tokens_per_second": round(telemetry.tokens_per_second, 1),
-            "room": engine.room(broker.clock.now_ms())[-1],
+            "room": engine.credits(broker.clock.now_ms())[-1],
             **activity(engine.snapshot(), telemetry.recent_first_tokens()),
         }
 

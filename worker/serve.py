@@ -75,7 +75,7 @@ class ServeLoop:
                     broker.outbox.put(step.deltas, step.finished)  # delivered while the next step computes
                 else:
                     await self._wait()
-                broker.intake.offer(engine.room(broker.clock.now_ms()), waiting=len(inbox))
+                broker.intake.offer(engine.credits(broker.clock.now_ms()), waiting=len(inbox))
 
     def _is_drained(self) -> bool:
         if self._deadline is None:
@@ -108,7 +108,7 @@ class ServeLoop:
 
     async def _wait(self) -> None:
         """Until there is something to compute, to interrupt, or to end."""
-        room = self._engine.room(self._broker.clock.now_ms())
+        room = self._engine.credits(self._broker.clock.now_ms())
         self._broker.intake.offer(room, waiting=len(self._inbox))
         self._woken = anyio.Event()
         timeout = None if self._deadline is None else min(0.1, max(0.0, self._deadline - time.monotonic()))

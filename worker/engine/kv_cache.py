@@ -8,7 +8,7 @@ The scheme is that of PagedAttention (Kwon et al., 2023) with hash-based prefix 
 
 from array import array
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from .sequence import Sequence
@@ -20,6 +20,16 @@ class PrefixStats:
 
     queried: int = 0
     hit: int = 0
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """What the cache knows of one sequence's leading blocks."""
+
+    hashes: list[bytes] = field(default_factory=list[bytes])
+    """Of each leading full block of known tokens, as far as it has been asked for."""
+    num_published: int = 0
+    """Leading blocks that other sequences may find by their hash."""
 
 
 class KVCache:
@@ -38,6 +48,7 @@ class KVCache:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
+        self._prefixes: dict[Sequence, _Prefix] = {}
 
     @property
     def num_free(self) -> int:
@@ -62,7 +73,7 @@ class KVCache:
         """
         blocks: list[int] = []
         if self.prefix_caching:
-            for index in range((sequence.num_tokens - sequence.num_pending - 1) // self.block_size):
+            for index in range((sequence.num_known - 1) // self.block_size):
                 block = self._block_of.get(self._hash(sequence, index))
                 if block is None:
                     break
@@ -80,7 +91,7 @@ class KVCache:
                 del self._free[block]
             self._references[block] += 1
         sequence.block_table = list(blocks)
-        sequence.num_published = len(blocks)
+        self._prefix(sequence).num_published = len(blocks)
         sequence.num_computed = len(blocks) * self.block_size
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
@@ -102,17 +113,15 @@ class KVCache:
         """Make the sequence's full blocks of computed, known tokens available to other sequences."""
         if not self.prefix_caching:
             return
-        known = min(sequence.num_computed, sequence.num_tokens - sequence.num_pending)
-        num_full = known // self.block_size
-        if num_full <= sequence.num_published:
-            return
-        for index in range(sequence.num_published, num_full):
+        prefix = self._prefix(sequence)
+        num_full = min(sequence.num_computed, sequence.num_known) // self.block_size
+        for index in range(prefix.num_published, num_full):
             block = sequence.block_table[index]
             block_hash = self._hash(sequence, index)
             if self._hash_of[block] is None and block_hash not in self._block_of:
                 self._hash_of[block] = block_hash
                 self._block_of[block_hash] = block
-        sequence.num_published = num_full
+        prefix.num_published = max(prefix.num_published, num_full)
 
     def release(self, sequence: Sequence) -> None:
         """Give up all of the sequence's blocks; it will have to be computed again."""
@@ -122,8 +131,12 @@ class KVCache:
             if not self._references[block]:
                 self._free[block] = None
         sequence.block_table = []
-        sequence.num_published = 0
         sequence.num_computed = 0
+        self._prefix(sequence).num_published = 0
+
+    def forget(self, sequence: Sequence) -> None:
+        """Let go of what is known of a sequence that has ended and holds no blocks."""
+        self._prefixes.pop(sequence, None)
 
     def exclusive_blocks(self, sequence: Sequence) -> int:
         """Blocks that ``release`` would make free."""
@@ -139,12 +152,20 @@ class KVCache:
             raise AssertionError(f"references {self._references} differ from block tables {counts}")
         if {block for block, count in enumerate(counts) if not count} != set(self._free):
             raise AssertionError("free list differs from unreferenced blocks")
+        if not self._prefixes.keys() >= set(sequences):
+            raise AssertionError("a running sequence is unknown")
         for block_hash, block in self._block_of.items():
             if self._hash_of[block] != block_hash:
                 raise AssertionError(f"block {block} is indexed under a hash it does not have")
 
+    def _prefix(self, sequence: Sequence) -> _Prefix:
+        prefix = self._prefixes.get(sequence)
+        if prefix is None:
+            prefix = self._prefixes[sequence] = _Prefix()
+        return prefix
+
     def _hash(self, sequence: Sequence, index: int) -> bytes:
-        hashes = sequence.block_hashes
+        hashes = self._prefix(sequence).hashes
         while len(hashes) <= index:
             start = len(hashes) * self.block_size
             parent = hashes[-1] if hashes else blake2b(sequence.salt, digest_size=16, person=b"salt").digest()

@@ -10,7 +10,7 @@ from operator import attrgetter
 from ..ageing import Ageing
 from .iteration import Chunk, Iteration
 from .kv_cache import KVCache
-from .sequence import Sequence
+from .sequence import Sequence, SequenceStatus
 
 
 class Scheduler:
@@ -51,10 +51,12 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, wherever it is; its blocks are free afterwards."""
-        if sequence.slot >= 0:
+        if sequence.status is SequenceStatus.RUNNING:
             self._stop_running(sequence)
         else:
             self.waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        self.cache.forget(sequence)
 
     def schedule(self, max_tokens: int | None = None) -> Iteration:
         """The next iteration, of at most ``max_tokens``. Its chunks count as computed from here on."""
@@ -64,12 +66,7 @@ class Scheduler:
         budget = self._continue_running(iteration, limit)
         if self.waiting and budget and not iteration.preempted:
             self._admit_waiting(iteration, budget, limit)
-        for chunk in iteration.chunks:
-            sequence = chunk.sequence
-            sequence.num_computed += chunk.length
-            if chunk.samples:
-                sequence.num_pending += 1
-                sequence.num_tokens += 1
+        iteration.count_scheduled()
         return iteration
 
     def withdraw(self, iteration: Iteration) -> None:
@@ -77,23 +74,21 @@ class Scheduler:
 
         Its sequences keep running, with their blocks and all that was computed before.
         """
-        for chunk in iteration.chunks:
-            sequence = chunk.sequence
-            sequence.num_computed -= chunk.length
-            if chunk.samples:
-                sequence.num_pending -= 1
-                sequence.num_tokens -= 1
+        iteration.count_withdrawn()
 
     def _continue_running(self, iteration: Iteration, limit: int) -> int:
         budget = limit
         prefills: list[Sequence] = []
         block_size = self.cache.block_size
+        running = SequenceStatus.RUNNING
         # Decodes first, so that nobody's stream waits for someone's prompt. Written out for them: with
         # hundreds of sequences, this loop is what an iteration costs the host.
         for sequence in self.running.copy():
             num_tokens = sequence.num_tokens
             start = sequence.num_computed
-            if num_tokens >= sequence.max_length or sequence.slot < 0:  # all computed; just preempted
+            if (
+                num_tokens >= sequence.max_length or sequence.status is not running
+            ):  # all computed; just preempted
                 continue
             if num_tokens - start != 1:
                 prefills.append(sequence)
@@ -113,7 +108,7 @@ class Scheduler:
         for sequence in prefills:
             if not budget:
                 break
-            if sequence.slot < 0:  # preempted a moment ago
+            if sequence.status is not SequenceStatus.RUNNING:  # preempted a moment ago
                 continue
             length = min(budget, sequence.num_uncomputed)
             if not self._find_blocks(sequence, sequence.num_computed + length, iteration):
@@ -210,6 +205,7 @@ class Scheduler:
         if not sequence.output:
             sequence.num_cached = sequence.num_computed
         sequence.slot = self._free_slots.pop()
+        sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_urgency)
 
     def _stop_running(self, sequence: Sequence) -> None:
@@ -221,6 +217,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, iteration: Iteration) -> None:
         self._stop_running(sequence)
         sequence.num_preempted += 1
+        sequence.status = SequenceStatus.PREEMPTED
         self.add(sequence)
         iteration.preempted.append(sequence)
         iteration.chunks[:] = [chunk for chunk in iteration.chunks if chunk.sequence is not sequence]

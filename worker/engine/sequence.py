@@ -1,6 +1,7 @@
 """The unit the engine works on: one request's tokens, how far they are computed, and where their KV lies."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 TokenLogprobs = tuple[float, list[tuple[int, float]]]
 """One output token's own log-probability, and the most likely tokens with theirs."""
@@ -47,6 +48,19 @@ class SampledToken:
     top: list[tuple[int, float]] | None = None
 
 
+class SequenceStatus(Enum):
+    """Where a sequence stands in the batch. Set by the scheduler."""
+
+    WAITING = "waiting"
+    """For its first admission."""
+    RUNNING = "running"
+    """In the batch, with blocks and a slot."""
+    PREEMPTED = "preempted"
+    """Its blocks were taken from it; it waits to be computed again."""
+    FINISHED = "finished"
+    """Ended, or forgotten."""
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request inside the engine. Compared by identity.
@@ -78,10 +92,6 @@ class Sequence:
     num_pending: int = 0
     """Tokens sampled in launched iterations that the host has not read yet."""
     block_table: list[int] = field(default_factory=list[int])
-    block_hashes: list[bytes] = field(default_factory=list[bytes])
-    """Hash of each leading full block of known tokens, as far as it has been asked for."""
-    num_published: int = 0
-    """Leading blocks that other sequences may find by their hash."""
     num_cached: int = 0
     """Prompt tokens found in the cache at first admission."""
     num_tokens: int = 0
@@ -96,8 +106,21 @@ class Sequence:
     """Milliseconds: before that, none that waits displaces it."""
     num_resumed: int = 0
     """Output tokens with which it came, of earlier epochs."""
+    status: SequenceStatus = SequenceStatus.WAITING
     slot: int = -1
-    """Row of the runner's per-sequence device state; -1 while waiting."""
+    """Row of the runner's per-sequence device state; -1 unless running."""
+
+    def begin(self, max_model_len: int) -> None:
+        """Join the engine with the output that is there: all of it is to be computed."""
+        num_prompt = len(self.prompt)
+        self.num_resumed = len(self.output)
+        self.num_tokens = num_prompt + len(self.output)
+        self.max_length = min(num_prompt + self.sampling.max_tokens, max_model_len)
+
+    @property
+    def num_known(self) -> int:
+        """Tokens of prompt and output that the host knows."""
+        return self.num_tokens - self.num_pending
 
     @property
     def is_complete(self) -> bool:

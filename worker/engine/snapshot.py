@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from .kv_cache import KVCache
 from .scheduler import Scheduler
-from .sequence import Sequence
+from .sequence import Sequence, SequenceStatus
 
 MAX_SEQUENCES: Final = 64
 MAX_CELLS: Final = 512
@@ -70,7 +70,11 @@ def _progress(sequence: Sequence) -> SequenceProgress:
     return SequenceProgress(
         id=sequence.id,
         priority=sequence.priority,
-        state="waiting" if sequence.slot < 0 else "prefill" if not output else state,
+        state="waiting"
+        if sequence.status is not SequenceStatus.RUNNING
+        else "prefill"
+        if not output
+        else state,
         prompt=num_prompt,
         cached=sequence.num_cached,
         computed=computed,

@@ -44,7 +44,7 @@ class SimulatedWorker:
 
     def turn(self) -> None:
         """One iteration boundary and one iteration."""
-        room = self.engine.room(self.now)
+        room = self.engine.credits(self.now)
         taken: list[Sequence] = []
         for sequence in sorted(self.queue, key=self.due):
             if len(taken) < room[self.ageing.class_at(self.due(sequence), self.now)]:

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.worker.engine.detokenizer import Detokenizer, TextStream
-from headrace.worker.engine.engine import MAX_FAULTS_IN_A_ROW, Engine
+from headrace.worker.engine.engine import Engine
 from headrace.worker.engine.errors import DeviceFailure, OutOfMemory, WorkerFault
+from headrace.worker.engine.faults import MAX_FAULTS_IN_A_ROW
 from headrace.worker.engine.iteration import Iteration
 from headrace.worker.engine.sequence import SamplingParams, Sequence
 from headrace.worker.engine.step import Finished

@@ -86,32 +86,32 @@ def test_a_low_one_is_not_preempted_when_that_would_not_be_enough():
 
 def test_no_room_without_a_place_or_while_somebody_as_urgent_waits():
     engine = make_engine(num_blocks=12)
-    assert engine.room(0) == (6, 6, 6)
+    assert engine.credits(0) == (6, 6, 6)
     engine.add([sequence("a", 20, arrival=0)])
     engine.step()
-    assert engine.room(1)[1:] == (2, 2)
+    assert engine.credits(1)[1:] == (2, 2)
     engine.add([sequence("b", 28, arrival=2)])  # too long for now
     assert engine.step().preempted == []
     for now in (2, AGEING):
-        assert engine.room(now)[0] > 0
-        assert engine.room(now)[1:] == (0, 0)
-    assert engine.room(AGEING + 2) == (0, 0, 0)  # it counts as much as a high one that arrives now
+        assert engine.credits(now)[0] > 0
+        assert engine.credits(now)[1:] == (0, 0)
+    assert engine.credits(AGEING + 2) == (0, 0, 0)  # it counts as much as a high one that arrives now
 
     engine = make_engine(max_sequences=2)
     engine.add([sequence("a", 4, priority=2, arrival=0), sequence("b", 4, arrival=1)])
     engine.step()
-    assert engine.room(1) == (0, 0, 0)
+    assert engine.credits(1) == (0, 0, 0)
 
 
 def test_room_counts_the_blocks_of_whoever_may_be_displaced():
     engine = make_engine(num_blocks=8)
     engine.add([sequence("l", 20, priority=2, arrival=0)])
     engine.step()
-    room = engine.room(1)
+    room = engine.credits(1)
     assert room[0] == room[1] > room[2] == 0
     engine.add([sequence("h", 16, priority=0, arrival=2)])
     assert engine.step().preempted == ["l"]
-    assert engine.room(2)[2] == 0
+    assert engine.credits(2)[2] == 0
 
 
 @pytest.mark.parametrize("now", [0, AGEING, 2 * AGEING])
@@ -126,7 +126,7 @@ def test_whoever_room_was_offered_to_is_admitted(running: int, now: int):
                 engine.step()
             engine.add(sequence(chr(number), 12, priority=priority) for number in range(running))
             engine.step()
-            room = engine.room(now)[offered]
+            room = engine.credits(now)[offered]
             engine.add(
                 sequence(chr(number), 12, priority=offered, arrival=now) for number in range(9 - room, 9)
             )
