@@ -2,11 +2,14 @@
 
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
+
+import msgpack
 
 from .connection import Connection
-from .errors import EventsLost, UnknownRequest
+from .errors import EventsLost, Unavailable, UnknownRequest
 from .protocol import Event, EventError, Keys, decode_event
 from .scripts import READ
 from .transcript import Transcript
@@ -38,12 +41,24 @@ class EventLog:
         self._connection = connection
         self.request_id = request_id
         self._keys = [keys.request(request_id), keys.events(request_id)]
+        self._control = keys.control
         self._cursor = _BEGINNING
 
     @property
     def is_nowhere(self) -> bool:
         """When last read, the request waited, and nobody knew of an entry for it on any queue."""
-        return self.state.get("status") == "queued" and "entry" not in self.state
+        return self.state.get("status") == "queued" and not self.state.get("entry")
+
+    async def ask_for_entry(self) -> None:
+        """Have workers see whether the request's entry is on a queue still; the state will say if it is not.
+
+        Nothing comes of it where no worker hears it, or Redis is away: ask again.
+        """
+        model = self.state.get("model")
+        if model and self.state.get("status") in ("queued", "running"):
+            notice = cast(bytes, msgpack.packb({"missing": self.request_id}))
+            with suppress(Unavailable, ValueError):
+                await self._connection.publish(self._control(model), notice)
 
     async def read_new(self, transcript: Transcript) -> AsyncGenerator[Event]:
         """What the log adds to ``transcript``.

@@ -15,7 +15,8 @@ from .transcript import Transcript
 
 _FIRST_SILENCE: Final = 1.0
 _LONGEST_SILENCE: Final = 15.0
-"""Seconds without a message after which the log is looked at anyway; doubled while nothing comes."""
+"""Seconds without a message after which the log is looked at anyway; doubled while nothing comes. After the
+longest, workers are asked whether the request has an entry on a queue still."""
 _LOOKS: Final = 50.0
 """Logs that one client looks at in a second for want of messages, at most: with thousands of silent streams,
 each has its turn later. A lost connection does not wait for that, it is noticed by itself."""
@@ -23,7 +24,7 @@ each has its turn later. A lost connection does not wait for that, it is noticed
 _APPEARANCE_PAUSE: Final = 0.1
 _ENQUEUED_WITHIN: Final = 5.0
 """Seconds from a request's state to its queue entry, after which there will be none: its client died between
-the two, or the server came back from a loss of power with the one and not the other."""
+the two, the server came back from a loss of power with the one and not the other, or somebody deleted it."""
 
 
 async def follow(
@@ -36,7 +37,8 @@ async def follow(
     are, but not how much text, and no message that was missed may cost any.
 
     ``wait``: seconds that an unknown request is given to appear. Raises as ``EventLog.read_new``, and
-    ``UnknownRequest`` also where only the state of a submission came about: submitting again completes it.
+    ``UnknownRequest`` also where only the state of a submission came about, or is left: submitting again
+    completes it.
     """
     appear_until = monotonic() + wait
     silence = _FIRST_SILENCE
@@ -62,10 +64,14 @@ async def follow(
                     yield piece
                 if not log.is_nowhere:
                     nowhere_since = None
-                elif nowhere_since is None:
-                    nowhere_since = monotonic()
-                elif monotonic() - nowhere_since > _ENQUEUED_WITHIN:
-                    unknown = UnknownRequest(log.request_id)
+                    if silence >= _LONGEST_SILENCE:
+                        await log.ask_for_entry()
+                else:
+                    silence = _FIRST_SILENCE
+                    if nowhere_since is None:
+                        nowhere_since = monotonic()
+                    elif monotonic() - nowhere_since > _ENQUEUED_WITHIN:
+                        unknown = UnknownRequest(log.request_id)
             except UnknownRequest as error:
                 unknown = error
             if event is not None and not transcript.lacks_before(event) and (piece := transcript.take(event)):

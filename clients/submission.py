@@ -2,8 +2,9 @@
 
 On one server that is one script. A request's state and its model's queues lie in different slots of a Redis
 Cluster, so there it takes several, and state without an ``entry`` means that nobody knows of a queue entry
-yet: submitting again adds one. Should there be two after all, the second does nothing, since claiming passes
-over an entry whose request runs or has ended.
+yet: submitting again adds one. So it does where the last was added a while ago and the request has not ended:
+somebody may have trimmed the stream. Should there be two after all, the second does nothing, since claiming
+passes over an entry whose request has another on the queue, or has ended.
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ from .scripts import ENQUEUE, RECORD, SUBMIT, WITHDRAW
 PENDING_TTL: Final = 24 * 3600
 """Seconds that the state of a queued request is kept; a worker's claim sets its own."""
 
+_ENQUEUE_AGAIN_AFTER: Final = 15
+"""Seconds from a request's last entry until submitting it again adds another."""
 _UNLIMITED: Final = 1 << 53
 _TIME_TO_WITHDRAW: Final = 2.0
 """Seconds for taking back what was begun, while Redis does not answer everywhere."""
@@ -77,7 +80,8 @@ def request_from(prompt: str | None, model: str | None, fields: RequestFields) -
 
 
 async def enqueue(connection: Connection, keys: Keys, requests: Sequence[Request], limit: int | None) -> None:
-    """Enqueue ``requests``, which are of one model: all or none. One whose id is known is passed over.
+    """Enqueue ``requests``, which are of one model: all or none. One whose id is known is passed over,
+    or enqueued again if that was long ago and there is room.
 
     Raises:
         QueueFull: the model's queues would hold more than ``limit`` entries.
@@ -121,7 +125,8 @@ class _Submission:
 
 async def _on_one_server(connection: Connection, submission: _Submission) -> int | None:
     """The queues' depth where there is no room; None where the requests are enqueued."""
-    arguments = [submission.limit, submission.model, PENDING_TTL * 1000, *chain(*submission.entries)]
+    times = (PENDING_TTL * 1000, _ENQUEUE_AGAIN_AFTER * 1000)
+    arguments = [submission.limit, submission.model, *times, *chain(*submission.entries)]
     depth, enqueued = await connection.call(
         lambda server: SUBMIT.run(server, [*submission.states, *submission.queues], arguments)
     )
@@ -131,14 +136,23 @@ async def _on_one_server(connection: Connection, submission: _Submission) -> int
 async def _in_a_cluster(connection: Connection, submission: _Submission) -> int | None:
     """As ``_on_one_server``. All queues of a model lie in one slot, so one script adds the entries."""
 
-    async def record(state: str, entry: bytes) -> tuple[bool, bytes, bytes]:
-        created, status, earlier_entry = await connection.call(
-            lambda server: RECORD.run(server, [state], [submission.model, PENDING_TTL * 1000, entry])
+    async def record(state: str, entry: bytes) -> tuple[bool, bytes]:
+        arguments = [submission.model, PENDING_TTL * 1000, entry, _ENQUEUE_AGAIN_AFTER * 1000]
+        created, due = await connection.call(lambda server: RECORD.run(server, [state], arguments))
+        return bool(created), due
+
+    async def add(entries: Sequence[tuple[str, tuple[int, bytes]]]) -> int | None:
+        arguments = [submission.limit, *chain(*(entry for _, entry in entries))]
+        depth, *added = await connection.call(
+            lambda server: ENQUEUE.run(server, submission.queues, arguments)
         )
-        return bool(created), status, earlier_entry
+        for (state, _), entry in zip(entries, added, strict=False):
+            await record(state, entry)
+        return None if added else depth
 
     created: list[str] = []
     fresh: list[tuple[str, tuple[int, bytes]]] = []
+    again: list[tuple[str, tuple[int, bytes]]] = []
 
     async def withdraw() -> None:
         for state in created:
@@ -146,23 +160,19 @@ async def _in_a_cluster(connection: Connection, submission: _Submission) -> int 
 
     try:
         for state, entry in zip(submission.states, submission.entries, strict=True):
-            new, status, earlier_entry = await record(state, b"")
+            new, due = await record(state, b"")
             if new:
                 created.append(state)
-            if new or (status == b"queued" and not earlier_entry):
-                fresh.append((state, entry))
+            if due:
+                (again if due == b"again" else fresh).append((state, entry))
     except Unavailable:
         # States alone make nobody work, and expire; still, nobody should see them as queued.
         with anyio.move_on_after(_TIME_TO_WITHDRAW), suppress(Unavailable):
             await withdraw()
         raise
-    if not fresh:
-        return None
-    arguments = [submission.limit, *chain(*(entry for _, entry in fresh))]
-    depth, *added = await connection.call(lambda server: ENQUEUE.run(server, submission.queues, arguments))
-    if not added:
+    if fresh and (depth := await add(fresh)) is not None:
         await withdraw()
         return depth
-    for (state, _), entry in zip(fresh, added, strict=True):
-        await record(state, entry)
+    if again:
+        await add(again)  # a second entry needs no room to be made for it
     return None

@@ -58,7 +58,7 @@ class Keys:
         return self._of_model("service", model)
 
     def control(self, model: str) -> str:
-        """Channel of notices to workers, msgpack ``{"cancel": ID}``."""
+        """Channel of notices to workers, msgpack ``{"cancel": ID}`` or ``{"missing": ID}``."""
         return self._channel(self._of_model("control", model))
 
     def dead(self, model: str) -> str:

@@ -21,6 +21,7 @@ from .orphans import Orphans
 from .outbox import Outbox
 from .presence import Presence
 from .queue_watch import QueueWatch
+from .search import Search
 from .settings import BrokerSettings, consumer_name
 
 
@@ -55,6 +56,7 @@ class Broker:
             on_lost=self._lost,
             on_cancel=self._cancelled,
         )
+        self._search = Search(settings, connection, self._holdings)
         self.control = Control(
             settings,
             connection,
@@ -63,6 +65,7 @@ class Broker:
             self.consumer,
             on_gap=self._reconnected,
             on_released=self._released,
+            on_missing=self._search.ask,
         )
         claimer = Claimer(
             settings, connection, self._holdings, self.outbox, self.control, self.clock, self.consumer
@@ -113,6 +116,7 @@ class Broker:
             tasks.start_soon(self._presence.run)
             tasks.start_soon(self.control.run)
             tasks.start_soon(self.handover.run)
+            tasks.start_soon(self._search.run)
             tasks.start_soon(self.intake.run)
 
     def end(self, claim: Claim, reason: FinishReason) -> None:

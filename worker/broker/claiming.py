@@ -1,6 +1,7 @@
 """From entries taken off the queue to claims that can be run; everything else is answered here."""
 
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,17 +26,21 @@ from .clock import Clock
 from .connection import FAILURES, Backoff, Call, Connection, is_transient
 from .control import Control
 from .entries import Claim, Held, Holdings, Resumed, Unrun
-from .messages import queue_of
+from .messages import queue_at, queue_of
 from .orphans import SUSPICIOUS
 from .outbox import Outbox
 from .output import Output
-from .scripts import CLAIM
+from .scripts import CLAIM, ON_QUEUE
 from .settings import BrokerSettings, milliseconds
 
 log = logging.getLogger(__name__)
 
 _LARGE = 64 << 10
 """Bytes of an entry from which it is decoded in a thread, beside the event loop."""
+_LARGEST_KEPT = 1 << 20
+"""Bytes of an entry that is kept while its request runs, in case it has to be put back."""
+_PLACE = re.compile(r"(4[0-7]|[1-3]?[0-9])/([0-9]{1,20}-[0-9]{1,20})\Z")
+"""A number of a stream and an entry's id, in a state that clients can write to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class _Read:
     request_id: str
     request: Request | None
     error: RequestError | None
+    instead_of: str = ""
+    """Place of an entry that started the request, and was taken off its queue by somebody else."""
 
 
 class Claimer:
@@ -118,9 +125,13 @@ class Claimer:
             except FAILURES as error:
                 replies = [error] * len(waiting)
             undecided: list[_Read] = []
+            doubles: list[tuple[_Read, str]] = []
             for read, reply in zip(waiting, replies, strict=True):
                 if not isinstance(reply, Exception):
-                    claims += self._decided(read, reply)
+                    if _place_taken(reply):
+                        doubles.append((read, reply[2].decode(errors="replace")))
+                    else:
+                        claims += self._decided(read, reply)
                 elif is_transient(reply):
                     undecided.append(read)
                 else:
@@ -132,8 +143,49 @@ class Claimer:
                 self._connection.report("claiming requests", failures[-1], repeated=failing)
                 failing = True
                 await backoff.sleep()
-            waiting = undecided
+            waiting = undecided + await self._in_place_of_missing(doubles)
         return claims
+
+    async def _in_place_of_missing(self, doubles: Sequence[tuple[_Read, str]]) -> list[_Read]:
+        """Of entries whose request was started by another, at a place: those where that is off its queue.
+
+        Somebody trimmed the stream, or deleted entries. All others are passed over.
+        """
+
+        doubtful = [
+            (read, place, match) for read, place in doubles if (match := _PLACE.match(place)) is not None
+        ]
+        calls = [
+            ON_QUEUE.call([queue_at(self._settings, int(match[1]))], [match[2]]) for *_, match in doubtful
+        ]
+
+        async def look() -> list[Any]:
+            replies = await self._connection.batch(calls)
+            if failed := [one for one in replies if isinstance(one, Exception) and is_transient(one)]:
+                raise failed[0]
+            return replies
+
+        missing: list[_Read] = []
+        if calls:
+            replies = await self._connection.retrying("looking for entries", look)
+            for (read, place, _), on_queue in zip(doubtful, replies, strict=True):
+                if on_queue == 0:
+                    about(log, read.request_id).warning(
+                        "queue entry deleted by someone else; claimed by another entry of this request"
+                    )
+                    missing.append(replace(read, instead_of=place))
+        for read, _ in doubles:
+            if all(one.held is not read.held for one in missing):
+                self._pass_over(read)
+        return missing
+
+    def _pass_over(self, read: _Read) -> None:
+        about(log, read.request_id).info(
+            "duplicate queue entry %s acknowledged: another entry of this request was claimed",
+            read.held.entry.id,
+        )
+        self._counters.duplicates += 1
+        self._outbox.settle(read.held)
 
     async def _read(self, held: Held) -> _Read | None:
         body = held.body
@@ -183,6 +235,7 @@ class Claimer:
                 int(suspects),
                 GROUP,
                 int(entry.excused),
+                read.instead_of,
             ],
         )
 
@@ -195,12 +248,7 @@ class Claimer:
             held.dead = reply[2].decode()
             self._outbox.settle(held)
         elif verdict == "duplicate":
-            about(log, read.request_id).info(
-                "duplicate queue entry %s acknowledged: another entry of this request was claimed",
-                held.entry.id,
-            )
-            self._counters.duplicates += 1
-            self._outbox.settle(held)
+            self._pass_over(read)
         elif verdict == "suspect":
             self._suspects.append(read)
         elif verdict == "stale":
@@ -241,7 +289,8 @@ class Claimer:
         elif damage is not None or request is None:
             self._fail(held, end, "log_damaged", f"its event log cannot be continued: {damage}")
         else:
-            held.body = None
+            if len(held.body or b"") > _LARGEST_KEPT:
+                held.body = None
             held.suspect = attempts > SUSPICIOUS
             self._control.watch(held)
             self._counters.resumed += resumed is not None
@@ -261,6 +310,11 @@ class Claimer:
             self._outbox.settle(held)
         else:
             self._holdings.forget(held)
+
+
+def _place_taken(reply: list[Any]) -> bool:
+    """Whether another entry has started the request."""
+    return reply[0] == b"duplicate" and reply[2] != b""
 
 
 def read_back(events: Sequence[bytes], logged: int) -> Resumed | None:

@@ -48,7 +48,8 @@ class Control:
 
     A notice only makes things quick: the cancel flag in a request's state, which every emit and the
     heartbeat bring back, is what counts. ``on_gap`` is called when notices may have been missed, and
-    ``on_released`` when another worker has given requests back.
+    ``on_released`` when another worker has given requests back, and ``on_missing`` when somebody who follows
+    a request would like to know that it has an entry still.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Control:
         *,
         on_gap: Callable[[], None],
         on_released: Callable[[], None],
+        on_missing: Callable[[str], None],
     ) -> None:
         self._channel = settings.keys.control(settings.model)
         self._connection = connection
@@ -69,6 +71,7 @@ class Control:
         self._consumer = consumer
         self._on_gap = on_gap
         self._on_released = on_released
+        self._on_missing = on_missing
         self._interrupts = Interrupts()
         self._deadlines: list[tuple[int, int, Held]] = []
         self._tickets = 0
@@ -156,6 +159,9 @@ class Control:
         request_id = notice.get("cancel")
         if isinstance(request_id, str) and (held := self._holdings.requests.get(request_id)):
             self.cancelled(held)
+        missing = notice.get("missing")
+        if isinstance(missing, str):
+            self._on_missing(missing)
         if notice.get("released") and notice.get("by") != self._consumer:
             self._on_released()
         self._notice_of_room(notice.get("displaced"), notice.get("tokens"), notice.get("room_for"))

@@ -24,6 +24,8 @@ class Counters:
     lost_claims: int = 0
     """Requests dropped because they belong to another worker now, or because Redis lost them."""
     handed_back: int = 0
+    put_back: int = 0
+    """Entries put back on their queue after somebody else had deleted them."""
     tokens_logged: int = 0
     bytes_logged: int = 0
     """Of event bytes, while requests run; without the rewritten logs."""

@@ -90,7 +90,7 @@ class Held:
 
     entry: Entry
     body: bytes | None
-    """The entry's bytes, until it is known that no dead letter needs them."""
+    """The entry's bytes, unless they are too large to be kept while the request runs."""
     request_id: str | None = None
     epoch: int = 0
     output: Output | None = None
@@ -130,6 +130,12 @@ class Holdings:
 
     def has(self, held: Held) -> bool:
         return self.entries.get((held.entry.stream, held.entry.id)) is held
+
+    def move(self, held: Held, entry: Entry) -> None:
+        """Another entry has taken the place of the one that is held."""
+        del self.entries[held.entry.stream, held.entry.id]
+        held.entry = entry
+        self.entries[entry.stream, entry.id] = held
 
     def claimed(self, held: Held, request_id: str, epoch: int, output: Output) -> None:
         held.request_id, held.epoch, held.output = request_id, epoch, output

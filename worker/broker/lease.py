@@ -14,6 +14,7 @@ from .clock import Clock
 from .connection import FAILURES, Connection, is_transient
 from .contact import Contact
 from .entries import Held, Holdings
+from .put_back import put_back
 from .scripts import EXCUSE, HEARTBEAT
 from .settings import BrokerSettings, milliseconds
 
@@ -108,7 +109,7 @@ class Leases:
         if self._trying_since is None:
             self._trying_since = time.monotonic()
         try:
-            now, strays = await self._beat(self._record())
+            now, strays, missing = await self._beat(self._record())
         except FAILURES:
             self._failed = True
             raise
@@ -118,6 +119,8 @@ class Leases:
             self._cut_off_until = self.renewed_at
         self._trying_since, self._failed = None, False
         self._on_renewed(strays, self._contact.note(now, hindered=hindered))
+        if missing:
+            await self._put_back(missing)
 
     async def give_back(self) -> int:
         """Make everything this consumer owns and does not hold free for others at once.
@@ -144,8 +147,16 @@ class Leases:
             if settled and self._excuses.get(name) == epoch:
                 del self._excuses[name]
 
-    async def _beat(self, record: Record) -> tuple[int, int]:
-        """Redis's time in milliseconds, and the number of strays."""
+    async def _put_back(self, missing: list[Held]) -> None:
+        """What fails is missing at the next renewal still."""
+        async with self._lock:
+            try:
+                await put_back(self._settings, self._connection, self._holdings, self._consumer, missing)
+            except FAILURES as error:
+                self._connection.report("putting entries back", error)
+
+    async def _beat(self, record: Record) -> tuple[int, int, list[Held]]:
+        """Redis's time in milliseconds, the number of strays, and what was deleted from the queue."""
         async with self._lock:
             held: defaultdict[int, list[str]] = defaultdict(list)
             for stream, entry_id in self._holdings.entries:
@@ -162,10 +173,15 @@ class Leases:
             for stream in range(len(self._keys) - 1):
                 arguments += [len(held[stream]), *held[stream]]
             reply: list[Any] = await self._connection.run(HEARTBEAT, self._keys, arguments)
-            now, lost, strays = reply
+            now, lost, strays, gone = reply
             self._clock.told(now)
             for stream, entry_id in lost:
                 entry = self._holdings.entries.get((stream - 1, entry_id.decode()))
                 if entry is not None:
                     self._on_lost(entry)
-        return now, strays
+            missing = [
+                entry
+                for stream, entry_id in gone
+                if (entry := self._holdings.entries.get((stream - 1, entry_id.decode()))) is not None
+            ]
+        return now, strays, missing

@@ -60,7 +60,12 @@ def settlement(settings: BrokerSettings, held: Held) -> Message:
 
 def queue_of(settings: BrokerSettings, held: Held) -> str:
     """The stream that the entry is on."""
-    priority, lane = divmod(held.entry.stream, LANES)
+    return queue_at(settings, held.entry.stream)
+
+
+def queue_at(settings: BrokerSettings, stream: int) -> str:
+    """The queue stream of this number, see ``Entry``."""
+    priority, lane = divmod(stream, LANES)
     return settings.keys.queue(settings.model, PRIORITIES[priority], lane)
 
 

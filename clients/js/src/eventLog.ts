@@ -1,7 +1,8 @@
 /** Reading a request's event log from where a subscriber stands. */
 
 import type { Connection } from "./connection.js";
-import { EventsLost, UnknownRequest } from "./errors.js";
+import { EventsLost, Unavailable, UnknownRequest } from "./errors.js";
+import { notify } from "./notices.js";
 import { decodeEvent, type HeadraceEvent } from "./protocol/events.js";
 import type { Keys } from "./protocol/keys.js";
 import type { Reply } from "./redis/session.js";
@@ -21,14 +22,37 @@ interface Entry {
 export class EventLog {
   state: ReadonlyMap<string, string> = new Map();
   readonly #connection: Connection;
-  readonly #id: string;
+  readonly id: string;
+  readonly #names: Keys;
   readonly #keys: readonly [string, string];
   #cursor = BEGINNING;
 
   constructor(connection: Connection, keys: Keys, id: string) {
     this.#connection = connection;
-    this.#id = id;
+    this.id = id;
+    this.#names = keys;
     this.#keys = [keys.request(id), keys.events(id)];
+  }
+
+  /** When last read, the request waited, and nobody knew of an entry for it on any queue. */
+  get isNowhere(): boolean {
+    return this.state.get("status") === "queued" && !this.state.get("entry");
+  }
+
+  /**
+   * Have workers see whether the request's entry is on a queue still; the state will say if it is not.
+   *
+   * Nothing comes of it where no worker hears it, or Redis is away: ask again.
+   */
+  async askForEntry(): Promise<void> {
+    const model = this.state.get("model");
+    const status = this.state.get("status");
+    if (!model || (status !== "queued" && status !== "running")) return;
+    try {
+      await notify(this.#connection, this.#names, model, { missing: this.id });
+    } catch (error) {
+      if (!(error instanceof Unavailable || error instanceof TypeError)) throw error;
+    }
   }
 
   /**
@@ -44,7 +68,7 @@ export class EventLog {
     let reread = false;
     for (;;) {
       const { entries, last } = await this.#readPage(signal);
-      if (this.state.size === 0 && last === undefined) throw new UnknownRequest(this.#id);
+      if (this.state.size === 0 && last === undefined) throw new UnknownRequest(this.id);
       const full = entries.length === PAGE;
       let gap = false;
       for (const { id, data } of full || last === undefined ? entries : [...entries, last]) {
@@ -63,7 +87,7 @@ export class EventLog {
       } else if (full && !gap) {
         this.#cursor = entries.at(-1)?.id ?? BEGINNING;
       } else if (this.state.get("status") === "finished") {
-        throw last === undefined ? new UnknownRequest(this.#id) : new EventsLost(this.#id);
+        throw last === undefined ? new UnknownRequest(this.id) : new EventsLost(this.id);
       } else {
         return;
       }

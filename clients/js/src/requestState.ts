@@ -3,9 +3,9 @@
 import type { Connection } from "./connection.js";
 import { UnknownRequest } from "./errors.js";
 import { stateOf } from "./eventLog.js";
+import { notify } from "./notices.js";
 import type { FinishReason } from "./protocol/events.js";
 import type { Keys } from "./protocol/keys.js";
-import { pack } from "./protocol/plainData.js";
 import type { Reply } from "./redis/session.js";
 import { type Timings, timingsOf } from "./result.js";
 import { CANCEL } from "./scripts/script.js";
@@ -56,12 +56,6 @@ export async function cancel(
   const [status, recorded] = (reply as Reply[]).map(String);
   if (status === "finished") return false;
   const where = recorded || model;
-  if (where) {
-    const channel = keys.control(where);
-    const notice = Buffer.from(pack({ cancel: id }));
-    await connection.call((servers) =>
-      servers.send(channel, [servers.sharded ? "SPUBLISH" : "PUBLISH", channel, notice]),
-    );
-  }
+  if (where) await notify(connection, keys, where, { cancel: id });
   return status !== "";
 }

@@ -3,12 +3,14 @@
 import zlib
 
 import anyio
+import msgpack
 import pytest
 from fake_worker import FakeWorker, serve
 from gateway_server import answer
 from js_client import JsClient, JsError, JsProcess
 from js_reader import JsReader
 from redis_servers import RedisServer
+from waiting import eventually
 
 from headrace.clients import AsyncClient
 from headrace.clients.protocol import Keys, decode_request
@@ -204,3 +206,44 @@ async def test_keys_are_those_of_every_participant(client: JsClient, redis_serve
         expected = {keys.request("x"), keys.queue("org/Model.7B:x@y+z-1", "normal", lane)}
         assert {name.decode() for name in connection.scan_iter()} == expected
     await other.close()
+
+
+async def test_submitting_again_puts_back_what_somebody_trimmed(client: JsClient, worker: FakeWorker) -> None:
+    await client.submit(prompt="Hello", id="a")
+    queue = worker.keys.queue("m", "normal", 0)
+    worker.redis.xtrim(queue, maxlen=0, approximate=False)
+    handle = await client.submit(prompt="Hello", id="a")
+    assert entries(worker) == {}  # it may be on its way to a worker
+    worker.redis.hset(worker.keys.request("a"), "entry", "1-1")
+    await client.submit(prompt="Hello", id="a")
+    await client.submit(prompt="Hello", id="a")
+    assert entries(worker) == {queue: 1}
+    assert worker.take().id == "a"
+    worker.finish("a")
+    assert (await handle.result())["finish_reason"] == "stop"
+
+
+async def test_whoever_follows_what_has_no_entry_is_told_and_asks_workers_before(
+    client: JsClient, worker: FakeWorker
+) -> None:
+    """With the client's real times: it asks after half a minute of silence at most."""
+    handle = await client.submit(prompt="Hello", id="a")
+    control = worker.redis.pubsub(ignore_subscribe_messages=True)
+    control.subscribe(worker.keys.control("m"))
+    control.get_message(timeout=20)
+
+    async def asked() -> bool:
+        message = control.get_message()
+        return message is not None and msgpack.unpackb(message["data"]) == {"missing": "a"}
+
+    async with anyio.create_task_group() as group:
+
+        async def follow() -> None:
+            with pytest.raises(JsError) as caught:
+                await handle.result()
+            assert caught.value.name == "UnknownRequest"
+
+        group.start_soon(follow)
+        await eventually(asked, 50)
+        worker.redis.hset(worker.keys.request("a"), "entry", "")
+    control.close()

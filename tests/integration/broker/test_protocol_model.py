@@ -34,7 +34,7 @@ WORKERS = st.sampled_from((0, 1))
 FAULTS = st.sampled_from((None, None, None, "request lost", "reply lost"))
 HAPPENINGS = (
     *("turn", "takeover", "takeover", "pull", "claim", "compute", "compute", "flush", "flush", "renew"),
-    *("leases end", "crash", "hand back", "scripts forgotten", "cancel"),
+    *("leases end", "crash", "hand back", "scripts forgotten", "cancel", "stranger trims"),
 )
 
 
@@ -56,6 +56,7 @@ class DeliveryProtocol(RuleBasedStateMachine):
         self.text = ""
         self.ends: list[Done] = []
         self.cancelled = False
+        self.trimmed = False
         enqueue(self.client, "a", max_tokens=LENGTH)
         self.workers = [self.portal.call(_born, self.server.url, name) for name in ("w0", "w1")]
         if tokens >= 0:
@@ -92,6 +93,9 @@ class DeliveryProtocol(RuleBasedStateMachine):
                 self.workers[worker] = self.portal.call(_born, self.server.url, f"w{worker}")
             case "scripts forgotten":
                 self.client.script_flush()
+            case "stranger trims":
+                self.trimmed = True
+                self.client.xtrim(KEYS.queue(MODEL, "normal", 0), maxlen=0, approximate=False)
             case _:
                 if len(self.logged) > 1 and not self.ends:
                     self.cancelled = True
@@ -117,8 +121,8 @@ class DeliveryProtocol(RuleBasedStateMachine):
     def the_promise_holds(self) -> None:
         self.tokens_are_logged_once_and_in_order()
         self.the_subscriber_misses_and_repeats_nothing()
-        # The entry leaves the queue only after the end.
-        if not self.client.xlen(KEYS.queue(MODEL, "normal", 0)):
+        # The entry leaves the queue only after the end, but for strangers.
+        if not self.trimmed and not self.client.xlen(KEYS.queue(MODEL, "normal", 0)):
             assert state_of(self.client, "a")["status"] == "finished"
 
     def tokens_are_logged_once_and_in_order(self) -> None:
@@ -159,6 +163,8 @@ class DeliveryProtocol(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.leases_end()
+            if self.trimmed:  # and then the client submits it again
+                enqueue(self.client, "a", max_tokens=LENGTH)
             healthy = self.portal.call(_born, self.server.url, "healthy")
             for _ in range(100):
                 if queue_is_empty(self.client):

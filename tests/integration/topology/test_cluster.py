@@ -255,3 +255,47 @@ async def test_a_gateway_answers_and_works_through_a_batch(cluster: ThreeMasters
 
                 await eventually(completed)
         tasks.cancel_scope.cancel()
+
+
+async def test_an_entry_that_somebody_trimmed_is_put_back(cluster: ThreeMasters) -> None:
+    """By the worker while it runs the request, by its client's submitting it again where nobody does."""
+    waits, runs = ids_on_every_node(cluster, "trim", 1)[:2]
+    queue = KEYS.queue(MODEL, "normal", 0)
+    (owner,) = [server for server in cluster.servers if server.port == cluster.owner(queue).port]
+
+    def trim() -> None:
+        with owner.connect() as node:
+            node.xtrim(queue, maxlen=0, approximate=False)
+
+    async with AsyncClient(cluster.url, model=MODEL) as client:
+        async with (
+            open_broker(settings(cluster.url, "first")) as broker,
+            anyio.create_task_group() as tasks,
+        ):
+            handle = await client.submit("p", id=runs, max_tokens=20)
+            worker = CountingWorker(broker, CountingEngine(pause_at=5))
+            tasks.start_soon(worker.serve)
+            await until(lambda: [len(one.tokens) for one in worker.engine.running.values()] == [5])
+            await broker.outbox.flushed()
+            trim()
+            await until(lambda: broker.counters.put_back == 1)
+            tasks.cancel_scope.cancel()
+        await client.submit("p", id=waits, max_tokens=4)
+        with owner.connect() as node:
+            entry = node.xrevrange(queue, count=1)[0][0]
+            node.xdel(queue, entry)
+        with cluster.owner(KEYS.request(waits)).connect() as node:
+            node.hset(KEYS.request(waits), "entry", "1-1")
+        for _ in range(2):
+            again = await client.submit("p", id=waits, max_tokens=4)
+        async with (
+            open_broker(settings(cluster.url, "second")) as broker,
+            anyio.create_task_group() as tasks,
+        ):
+            worker = CountingWorker(broker)
+            tasks.start_soon(worker.serve)
+            assert (await handle.result()).tokens == list(range(20))
+            assert (await again.result()).tokens == list(range(4))
+            await until(lambda: broker.held == 0)
+            tasks.cancel_scope.cancel()
+        assert worker.engine.first_tokens == {runs: 5, waits: 0}

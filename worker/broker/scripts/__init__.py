@@ -34,6 +34,10 @@ TAKE: Final = Script.read("take")
 SWEEP: Final = Script.read("sweep")
 PRUNE: Final = Script.read("prune")
 CLAIM: Final = Script.read("claim")
+ON_QUEUE: Final = Script.read("on_queue")
+DISOWN: Final = Script.read("disown")
+PUT_BACK: Final = Script.read("put_back")
+REPLACE: Final = Script.read("replace")
 EMIT: Final = Script.read("emit")
 FINISH: Final = Script.read("finish")
 SETTLE: Final = Script.read("settle")
@@ -46,7 +50,8 @@ DEPTH: Final = Script.of(client_scripts.DEPTH.source)
 _TEXTS: Final = {
     script.digest: script.text
     for script in (
-        *(TAKE, SWEEP, PRUNE, CLAIM, EMIT, FINISH, SETTLE, EXCUSE),
+        *(TAKE, SWEEP, PRUNE, CLAIM, ON_QUEUE, DISOWN, PUT_BACK, REPLACE),
+        *(EMIT, FINISH, SETTLE, EXCUSE),
         *(HEARTBEAT, PRESENCE, RELEASE, DEPTH),
     )
 }

@@ -3,26 +3,30 @@
 -- KEYS: the queue streams; last, the worker hash
 -- ARGV: group, consumer, lease ms, how long the worker has served in ms, number of worker fields, field, value,
 --       ..., then for each stream the number of entries held, followed by their ids
--- Returns {now ms, {{stream number, entry id}, ...} now owned by someone else, number of strays}
+-- Returns {now ms, {{stream number, entry id}, ...} now owned by someone else, number of strays, the same of those
+--          that are on their stream no more}
 --
 -- An entry that this consumer owns without knowing it (the reply that brought it was lost, or it was dropped)
 -- is a stray: it is made idle beyond the lease, so that the next sweep, by anyone, takes it. Entries that
--- nobody owns are not reported: the request's epoch decides about them.
+-- are on their stream and nobody's are not reported: the request's epoch decides about them.
 
 local group, consumer, lease = ARGV[1], ARGV[2], ARGV[3]
 local worker = KEYS[#KEYS]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
+-- Returns the set of those that are renewed: an entry that is deleted is dropped from what is pending.
 local function renew(key, ids, idle)
+  local renewed = {}
   for first = 1, #ids, 1000 do
     local call = {'XCLAIM', key, group, consumer, 0}
     for i = first, math.min(first + 999, #ids) do call[#call + 1] = ids[i] end
     call[#call + 1] = 'IDLE'
     call[#call + 1] = idle
     call[#call + 1] = 'JUSTID'
-    redis.call(unpack(call))
+    for _, id in ipairs(redis.call(unpack(call))) do renewed[id] = true end
   end
+  return renewed
 end
 
 local at = 6 + 2 * tonumber(ARGV[5])
@@ -36,7 +40,7 @@ if at > 6 then
   redis.call('PEXPIRE', worker, lease)
 end
 
-local lost, strays = {}, 0
+local lost, strays, missing = {}, 0, {}
 for i = 1, #KEYS - 1 do
   local count = tonumber(ARGV[at])
   local held, mine, stray = {}, {}, {}
@@ -50,13 +54,20 @@ for i = 1, #KEYS - 1 do
       list[#list + 1] = item[1]
       held[item[1]] = nil
     end
-    renew(KEYS[i], mine, 0)
+    local renewed = renew(KEYS[i], mine, 0)
+    for _, id in ipairs(mine) do
+      if not renewed[id] then held[id] = true end
+    end
     renew(KEYS[i], stray, lease)
     strays = strays + #stray
-    for id in pairs(held) do
-      local owner = redis.call('XPENDING', KEYS[i], group, id, id, 1)[1]
-      if owner then lost[#lost + 1] = {i, id} end
+  end
+  for id in pairs(held) do
+    local owner = pending and not pending.err and redis.call('XPENDING', KEYS[i], group, id, id, 1)[1]
+    if owner then
+      lost[#lost + 1] = {i, id}
+    elseif #redis.call('XRANGE', KEYS[i], id, id) == 0 then
+      missing[#missing + 1] = {i, id}
     end
   end
 end
-return {now, lost, strays}
+return {now, lost, strays, missing}

@@ -46,7 +46,7 @@ export class Keys {
     );
   }
 
-  /** Channel of notices to workers, msgpack `{"cancel": ID}`. */
+  /** Channel of notices to workers, msgpack `{"cancel": ID}` or `{"missing": ID}`. */
   control(model: string): string {
     return this.#channel(this.#ofModel("control", model));
   }

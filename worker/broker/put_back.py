@@ -1,0 +1,52 @@
+"""Entries that somebody else took off the queue: put back by the worker that runs the request.
+
+Without an entry nobody would take the request over if this worker died.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from ...clients.protocol import GROUP
+from ..logs import about
+from .connection import Connection
+from .entries import Held, Holdings
+from .messages import queue_of
+from .scripts import PUT_BACK, REPLACE
+from .settings import BrokerSettings
+
+log = logging.getLogger(__name__)
+
+
+async def put_back(
+    settings: BrokerSettings,
+    connection: Connection,
+    holdings: Holdings,
+    consumer: str,
+    missing: Iterable[Held],
+) -> None:
+    """Put the entries of running requests back; nothing may be taken from the queue meanwhile.
+
+    A claim that is over is left alone: it will be told so. An entry that waits behind others may come to
+    another worker, which then goes on with the request. Raises ``redis.RedisError``; call it again with what
+    is missing then.
+    """
+    for held in missing:
+        if held.body is None or held.request_id is None or held.ended or not holdings.has(held):
+            continue
+        state = [settings.keys.request(held.request_id)]
+        entry = held.entry
+        claim = [held.epoch, consumer, f"{entry.stream}/{entry.id}"]
+        if not await connection.run(REPLACE, state, claim):
+            continue
+        arguments = [GROUP, consumer, entry.id, held.body]
+        added: list[Any] | None = await connection.run(PUT_BACK, [queue_of(settings, held)], arguments)
+        if added is None:
+            continue
+        entry_id, deliveries = added[0].decode(), added[1]
+        new = [f"{entry.stream}/{entry_id}", entry_id, deliveries]
+        if await connection.run(REPLACE, state, [*claim, *new]) and holdings.has(held):
+            holdings.move(held, replace(entry, id=entry_id))
+            about(log, held.request_id).warning("queue entry deleted by someone else; put back")
+            connection.counters.put_back += 1
