@@ -1,4 +1,4 @@
-"""Start-up, the task group, drain: the only file that knows all the rooms."""
+"""Start-up, task group and drain of a worker."""
 
 import logging
 import signal

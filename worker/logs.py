@@ -18,7 +18,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3]
-        line = f"{time} {record.levelname:<7} {_room(record.name):<9} {record.getMessage()}"
+        line = f"{time} {record.levelname:<7} {_package(record.name):<9} {record.getMessage()}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -74,6 +74,6 @@ def without_password(url: str) -> str:
     return urlunsplit(parts._replace(netloc=shown, query=query))
 
 
-def _room(logger: str) -> str:
+def _package(logger: str) -> str:
     # headrace.worker.broker.intake -> broker
     return logger.removeprefix("headrace.").removeprefix("worker.").partition(".")[0]

@@ -1,4 +1,4 @@
-"""Assembles the ``headrace`` command from what the rooms offer. Imports no torch: ``--help`` is instant."""
+"""The ``headrace`` command and its subcommands. Imports no torch: ``--help`` is instant."""
 
 import typer
 
