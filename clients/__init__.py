@@ -11,7 +11,19 @@ from .errors import (
     Unavailable,
     UnknownRequest,
 )
-from .protocol import Delta, Done, ErrorInfo, Event, FinishReason, Message, RequestError, TokenLogprobs, Usage
+from .protocol import (
+    Delta,
+    Done,
+    ErrorInfo,
+    Event,
+    FinishReason,
+    Message,
+    Request,
+    RequestError,
+    TokenLogprobs,
+    Usage,
+    make_request,
+)
 from .request_state import RequestStatus
 from .result import Result, Timings
 
@@ -29,6 +41,7 @@ __all__ = [
     "HeadraceError",
     "Message",
     "QueueFull",
+    "Request",
     "RequestError",
     "RequestFailed",
     "RequestStatus",
@@ -39,4 +52,5 @@ __all__ = [
     "Unavailable",
     "UnknownRequest",
     "Usage",
+    "make_request",
 ]

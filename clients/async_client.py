@@ -67,8 +67,9 @@ class AsyncClient:
         return handle
 
     async def submit_all(self, requests: Sequence[Request]) -> "list[AsyncHandle]":
-        """Enqueue requests of one model, all or none. Ids that are known are passed over, as by ``submit``.
+        """Enqueue requests, made by ``make_request``, of one model: all or none.
 
+        Ids that are known are passed over, as by ``submit``; the handles are in the order of ``requests``.
         Raises as ``submit``, and ``ValueError`` for requests of several models, or none.
         """
         await enqueue(self.connection, self.keys, requests, self.queue_limit)

@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from .async_client import DEFAULT_QUEUE_LIMIT, DEFAULT_URL, AsyncClient, AsyncHandle
 from .loop_thread import LoopThread
-from .protocol import Event
+from .protocol import Event, Request
 from .request_state import RequestStatus
 from .result import Result, completed_text
 from .submission import RequestFields
@@ -54,8 +54,12 @@ class Client:
     def submit(self, prompt: str | None = None, **fields: Unpack[RequestFields]) -> "Handle":
         """Enqueue a request and return a handle on it at once; see ``AsyncClient.submit``."""
         thread, client = self._ready()
-        handle = thread.run(client.submit(prompt, **fields))
-        return Handle(self._ready, lambda now: AsyncHandle(now, handle.id, handle.model), handle.id)
+        return self._handle(thread.run(client.submit(prompt, **fields)))
+
+    def submit_all(self, requests: Sequence[Request]) -> "list[Handle]":
+        """Enqueue requests of one model, all or none; see ``AsyncClient.submit_all``."""
+        thread, client = self._ready()
+        return [self._handle(handle) for handle in thread.run(client.submit_all(requests))]
 
     def attach(self, request_id: str, *, wait: float = 0.0) -> "Handle":
         """A handle on a request submitted elsewhere or earlier; see ``AsyncClient.attach``."""
@@ -78,6 +82,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _handle(self, handle: AsyncHandle) -> "Handle":
+        # By name: after a fork, or once closed, the client that made it is no longer in use.
+        return Handle(self._ready, lambda now: AsyncHandle(now, handle.id, handle.model), handle.id)
 
     def _ready(self) -> tuple[LoopThread, AsyncClient]:
         with self._lock:

@@ -17,6 +17,7 @@ OUTPUT = {
     "Asynchronous": r"Why is the sky blue\? \nstop: 5 tokens\n",
     "Blocking": r"Why is the sky blue\?  stop 0\.\d+\n",
     "From another process": r"(queued|running|finished)\n(Delta\(.*\)\n)*Done\(seq=5, .*\)\n",
+    "Several, all or none": r"Why is the sky blue\? \nWhy is grass green\? \n",
     "A full queue": "",
     "Cancelling": r"cancelled .*\n|.*story\. \n",
 }

@@ -11,7 +11,7 @@ import pytest
 from fake_worker import FakeWorker, echo, serve
 from waiting import eventually_sync
 
-from headrace.clients import Client, Delta, Done, QueueFull, RequestFailed, UnknownRequest
+from headrace.clients import Client, Delta, Done, QueueFull, RequestFailed, UnknownRequest, make_request
 
 
 @pytest.fixture
@@ -38,6 +38,21 @@ def test_result_and_text_and_status_and_attach(sync_client: Client) -> None:
     assert again.status().status == "finished"
     assert again.text() == "one two "
     assert [type(event) for event in again.events(seq=2, pos=8)] == [Done]
+
+
+@pytest.mark.usefixtures("serving")
+def test_several_are_submitted_all_or_none(redis_url: str) -> None:
+    requests = [make_request(id=f"r{number}", model="m", prompt=f"number {number}") for number in range(3)]
+    with Client(redis_url, model="m", queue_limit=2) as client:
+        with pytest.raises(QueueFull, match="3 more do not fit"):
+            client.submit_all(requests)
+        with pytest.raises(UnknownRequest):
+            client.attach("r0").status()
+    with Client(redis_url, queue_limit=3) as client:
+        handles = client.submit_all(requests)
+        again = client.submit_all(requests)
+        assert [handle.id for handle in handles] == [handle.id for handle in again] == ["r0", "r1", "r2"]
+        assert [handle.text(timeout=30) for handle in handles] == ["number 0 ", "number 1 ", "number 2 "]
 
 
 def test_errors_are_those_of_the_asynchronous_client(redis_url: str, worker: FakeWorker) -> None:
