@@ -84,6 +84,9 @@ class JsClient:
     async def submit(self, **request: Any) -> "JsHandle":
         return JsHandle(self, await self.do("submit", request=request))
 
+    async def submit_all(self, requests: list[dict[str, Any]]) -> "list[JsHandle]":
+        return [JsHandle(self, name) for name in await self.do("submitAll", requests=requests)]
+
     async def attach(self, request_id: str, **options: Any) -> "JsHandle":
         await self.do("attach", id=request_id, options=options)
         return JsHandle(self, request_id)

@@ -8,7 +8,7 @@ import { EventLog } from "./eventLog.js";
 import { follow } from "./follow.js";
 import type { Delta, HeadraceEvent } from "./protocol/events.js";
 import { Keys } from "./protocol/keys.js";
-import { checkRequest, type Prompt, type RequestFields } from "./protocol/request.js";
+import { type CheckedRequest, checkRequest, type Prompt, type RequestFields } from "./protocol/request.js";
 import { cancel, type RequestStatus, readStatus } from "./requestState.js";
 import { completedText, type Result, resultOf, timingsOf } from "./result.js";
 import { enqueue } from "./submission.js";
@@ -68,10 +68,17 @@ export class Client implements AsyncDisposable {
    * `Unavailable` (Redis was away for longer than `patience`; repeat with the same id).
    */
   async submit(request: Prompt & RequestFields): Promise<Handle> {
-    const defaults = { id: randomUUID().replaceAll("-", ""), model: this.#model };
-    const checked = checkRequest({ ...defaults, ...withoutUndefined(request) });
-    await enqueue(this.#connection, this.#keys, checked, this.#queueLimit);
-    return this.#handle(checked.id, checked.model, 0);
+    return (await this.#enqueue([this.#checked(request)]))[0] as Handle;
+  }
+
+  /**
+   * Enqueues requests of one model, all or none, and returns their handles in the same order.
+   *
+   * Ids that are known are passed over, as by `submit`. Throws as `submit`, and a `RangeError` for requests of
+   * several models, or none.
+   */
+  async submitAll(requests: readonly (Prompt & RequestFields)[]): Promise<Handle[]> {
+    return this.#enqueue(requests.map((request) => this.#checked(request)));
   }
 
   /**
@@ -95,6 +102,16 @@ export class Client implements AsyncDisposable {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
+  }
+
+  #checked(request: Prompt & RequestFields): CheckedRequest {
+    const defaults = { id: randomUUID().replaceAll("-", ""), model: this.#model };
+    return checkRequest({ ...defaults, ...withoutUndefined(request) });
+  }
+
+  async #enqueue(requests: readonly CheckedRequest[]): Promise<Handle[]> {
+    await enqueue(this.#connection, this.#keys, requests, this.#queueLimit);
+    return requests.map(({ id, model }) => this.#handle(id, model, 0));
   }
 
   #handle(id: string, model: string | undefined, wait: number): Handle {

@@ -2,7 +2,7 @@
 
 import type { ConnectionOptions } from "node:tls";
 import { ErrorReply } from "@redis/client";
-import { Unavailable } from "./errors.js";
+import { ServerFull, Unavailable } from "./errors.js";
 import { Pauses, pause } from "./pauses.js";
 import { parseLocation } from "./redis/location.js";
 import { openServers, type Servers } from "./redis/servers.js";
@@ -35,7 +35,7 @@ export class Connection {
 
   /**
    * `operation`'s result. Throws `Unavailable`: transient failures went on for `patience`, or the failure is
-   * not transient; and the signal's reason when it is aborted.
+   * not transient (`ServerFull`: for want of memory); and the signal's reason when it is aborted.
    */
   async call<T>(operation: (servers: Servers) => Promise<T>, signal?: AbortSignal): Promise<T> {
     const giveUp = performance.now() + this.#patience;
@@ -70,7 +70,9 @@ export function isTransient(error: unknown): boolean {
 }
 
 function refusal(cause: unknown): unknown {
-  return cause instanceof ErrorReply ? new Unavailable(`Redis refuses: ${cause.message}`, { cause }) : cause;
+  if (!(cause instanceof ErrorReply)) return cause;
+  if (cause.message.startsWith("OOM")) return new ServerFull(`Redis is full: ${cause.message}`, { cause });
+  return new Unavailable(`Redis refuses: ${cause.message}`, { cause });
 }
 
 function messageOf(error: unknown): string {

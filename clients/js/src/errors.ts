@@ -11,19 +11,31 @@ export class HeadraceError extends Error {}
  * The request itself is unharmed: attach to its id again, or submit it again under the same id.
  */
 export class Unavailable extends HeadraceError {
-  override readonly name = "Unavailable";
+  override readonly name: string = "Unavailable";
 }
 
-/** The model's queue holds `limit` requests or more, running ones included; nothing was enqueued. */
+/** Redis has reached its memory limit and takes nothing more. */
+export class ServerFull extends Unavailable {
+  override readonly name = "ServerFull";
+}
+
+/**
+ * The model's queue holds `depth` requests, running ones included, and has no room for `wanted` more.
+ *
+ * Nothing was enqueued.
+ */
 export class QueueFull extends HeadraceError {
   override readonly name = "QueueFull";
   readonly depth: number;
   readonly limit: number;
+  readonly wanted: number;
 
-  constructor(depth: number, limit: number) {
-    super(`the queue holds ${depth} requests, the limit is ${limit}`);
+  constructor(depth: number, limit: number, wanted = 1) {
+    const more = wanted === 1 ? "" : `, ${wanted} more do not fit`;
+    super(`the queue holds ${depth} requests, the limit is ${limit}${more}`);
     this.depth = depth;
     this.limit = limit;
+    this.wanted = wanted;
   }
 }
 

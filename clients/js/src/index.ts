@@ -6,6 +6,7 @@ export {
   HeadraceError,
   QueueFull,
   RequestFailed,
+  ServerFull,
   Unavailable,
   UnknownRequest,
 } from "./errors.js";

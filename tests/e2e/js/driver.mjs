@@ -1,7 +1,7 @@
 // The JavaScript client at a test's command. One JSON object a line comes in, with a number `n`, and one with
 // the same number goes out: `value`, or `error`. Commands run at the same time.
 import { createInterface } from "node:readline";
-import { Client } from "headrace";
+import { Client, Unavailable } from "headrace";
 import { decodeEvent } from "../../../clients/js/dist/protocol/events.js";
 import { slotOf } from "../../../clients/js/dist/redis/slots.js";
 import { checkRequest } from "../../../clients/js/dist/protocol/request.js";
@@ -21,6 +21,11 @@ const commands = {
     const handle = await clients.get(client).submit(request);
     handles.set(`${client}/${handle.id}`, handle);
     return handle.id;
+  },
+  async submitAll({ client, requests }) {
+    const submitted = await clients.get(client).submitAll(requests);
+    for (const handle of submitted) handles.set(`${client}/${handle.id}`, handle);
+    return submitted.map((handle) => handle.id);
   },
   attach({ client, id, options }) {
     handles.set(`${client}/${id}`, clients.get(client).attach(id, options));
@@ -65,7 +70,10 @@ for await (const line of createInterface({ input: process.stdin })) {
     .then(() => commands[name](rest))
     .then(
       (value) => say({ n, value }),
-      (error) => say({ n, error: { ...error, name: error.name, message: error.message } }),
+      (error) => {
+        const unavailable = error instanceof Unavailable;
+        say({ n, error: { ...error, name: error.name, message: error.message, unavailable } });
+      },
     );
 }
 
@@ -76,6 +84,7 @@ function say(answer) {
 // What JSON cannot say: {"$": kind, "is": text}.
 function revive(_, value) {
   if (value?.$ === "bigint") return BigInt(value.is);
+  if (value?.$ === "number") return Number(value.is);
   if (value?.$ === "bytes") return Uint8Array.from(Buffer.from(value.is, "base64"));
   return value;
 }

@@ -1,5 +1,6 @@
 """Submitting from JavaScript: once, bounded, checked; and cancelling."""
 
+import math
 import zlib
 
 import anyio
@@ -113,6 +114,39 @@ async def test_a_full_queue_takes_nothing_and_says_so(
         await one.close()
 
 
+async def test_several_are_submitted_all_or_none(node: JsProcess, redis_url: str, worker: FakeWorker) -> None:
+    client = await node.open(redis_url, model="m", queueLimit=3)
+    requests = [{"prompt": "Hello", "id": f"r{number}"} for number in range(3)]
+    with pytest.raises(JsError, match="max_tokens: must be from 1") as caught:
+        await client.submit_all([*requests, {"prompt": "Hello"}, {"prompt": "Hello", "max_tokens": 0}])
+    assert caught.value.name == "RequestError"
+    with pytest.raises(JsError, match="4 more do not fit") as caught:
+        await client.submit_all([*requests, {"prompt": "Hello"}])
+    assert (caught.value.name, caught.value.fields["wanted"]) == ("QueueFull", 4)
+    with pytest.raises(JsError, match="must be of 1 model, got 2"):
+        await client.submit_all([*requests, {"prompt": "Hello", "model": "other"}])
+    with pytest.raises(JsError, match="must be of 1 model, got 0"):
+        await client.submit_all([])
+    assert worker.redis.dbsize() == 0
+    handles = await client.submit_all(requests)
+    assert [handle.id for handle in await client.submit_all(requests)] == ["r0", "r1", "r2"]
+    assert [handle.id for handle in handles] == ["r0", "r1", "r2"]
+    assert entries(worker) == {worker.keys.queue("m", "normal", 0): 3}
+    await client.close()
+
+
+async def test_a_full_server_is_an_error_of_its_own_and_unavailable(
+    client: JsClient, worker: FakeWorker
+) -> None:
+    worker.redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(JsError, match="Redis is full: OOM") as caught:
+            await client.submit(prompt="Hello")
+    finally:
+        worker.redis.config_set("maxmemory", 0)
+    assert (caught.value.name, caught.value.fields["unavailable"]) == ("ServerFull", True)
+
+
 async def test_cancelling(client: JsClient, worker: FakeWorker) -> None:
     notices = worker.redis.pubsub()
     notices.subscribe(worker.keys.control("m"))
@@ -133,6 +167,31 @@ async def test_cancelling(client: JsClient, worker: FakeWorker) -> None:
     assert message is not None
     assert message["data"] == b"\x81\xa6cancel\xd9 " + handle.id.encode()
     notices.close()
+
+
+def big(value: int) -> dict[str, str]:
+    return {"$": "bigint", "is": str(value)}
+
+
+def js_number(name: str) -> dict[str, str]:
+    """What JSON has no form for."""
+    return {"$": "number", "is": name}
+
+
+def nested(depth: int) -> list[object]:
+    """So many lists in one another."""
+    value: list[object] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+async def test_metadata_at_its_limits_arrives(client: JsClient, worker: FakeWorker) -> None:
+    edges = [nested(63), big((1 << 64) - 1), big(-(1 << 63)), js_number("NaN"), js_number("-Infinity")]
+    await client.submit(prompt="a", metadata=edges)
+    depth, most, least, nan, infinity = worker.take().metadata
+    assert (depth, most, least, str(nan)) == (nested(63), (1 << 64) - 1, -(1 << 63), "nan")
+    assert infinity == -math.inf
 
 
 @pytest.mark.parametrize(
@@ -156,6 +215,23 @@ async def test_cancelling(client: JsClient, worker: FakeWorker) -> None:
         ({"prompt": "a", "priority": "urgent"}, "priority", "one of high, normal, low"),
         ({"prompt": "a", "tenant": ""}, "tenant", "1 to 256 characters"),
         ({"prompt": "a", "metadata": "x" * 20000}, "metadata", "at most 16384 bytes of msgpack"),
+        ({"prompt": "a", "id": "\ud800"}, "id", "lone surrogates"),
+        ({"prompt": "a", "model": "m\udfff"}, "model", "lone surrogates"),
+        ({"messages": [{"role": "\ud800"}]}, "messages.0.role", "lone surrogates"),
+        ({"messages": [{"role": "u", "content": "\ud800"}]}, "messages.0.content", "lone surrogates"),
+        ({"messages": [{"role": "u", "x": ["\ud800"]}]}, "messages.0.x.0", "lone surrogates"),
+        ({"prompt": "a", "stop": ["x", "\ud800"]}, "stop.1", "lone surrogates"),
+        ({"prompt": "a", "tenant": "\ud800"}, "tenant", "lone surrogates"),
+        ({"prompt": "a", "trace": "\ud800"}, "trace", "lone surrogates"),
+        ({"prompt": "a", "metadata": {"a": [0, "\ud800"]}}, "metadata.a.1", "valid Unicode, without lone"),
+        ({"prompt": "a", "metadata": {"a": {"\ud800": 1}}}, "metadata.a", "names of valid Unicode, without"),
+        ({"prompt": "a", "metadata": {"a": big(1 << 64)}}, "metadata.a", "an integer of at most 64 bits"),
+        ({"prompt": "a", "metadata": [big(-(1 << 63) - 1)]}, "metadata.0", "an integer of at most 64 bits"),
+        ({"prompt": "a", "metadata": nested(65)}, "metadata", "must be nested at most 64 deep"),
+        ({"prompt": "a", "temperature": js_number("NaN")}, "temperature", "must be a number, got NaN"),
+        ({"prompt": "a", "top_p": js_number("Infinity")}, "top_p", "at most 1, got Infinity"),
+        ({"prompt": "a", "max_tokens": js_number("-Infinity")}, "max_tokens", "whole number.*got -Infinity"),
+        ({"tokens": [js_number("NaN")]}, "tokens.0", "whole number.*got NaN"),
         ({"prompt": "a", "maxTokens": 5}, "maxTokens", "is not a field"),
         ({"tokens": [1, -1]}, "tokens.1", "from 0 to 2147483647, got -1"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "must be a string"),

@@ -3,7 +3,8 @@
 import { Decoder, Encoder } from "@msgpack/msgpack";
 import { RequestError } from "./requestError.js";
 
-const MAX_DEPTH = 100;
+/** Of lists and maps in one another. */
+const MAX_DEPTH = 64;
 const INT64_MIN = -(2n ** 63n);
 const UINT64_MAX = 2n ** 64n - 1n;
 
@@ -22,10 +23,16 @@ export function unpack(data: Uint8Array): unknown {
 /**
  * `value` as it is packed: whole numbers stay whole, properties that are undefined are left out.
  *
- * Throws `RequestError` for what has no form on the wire, such as functions, dates and class instances.
+ * Throws `RequestError`, which names the place in it (`metadata.tags.0`), for what has no form on the wire:
+ * text without UTF-8, integers beyond 64 bits, functions, dates and class instances, and for what is nested
+ * too deep.
  */
-export function plain(value: unknown, field: string, depth = 1): unknown {
-  if (depth > MAX_DEPTH) throw new RequestError(field, `must be nested at most ${MAX_DEPTH} deep`);
+export function plain(value: unknown, field: string): unknown {
+  return plainAt(value, field, field, MAX_DEPTH);
+}
+
+/** `root` is the field that `field` lies in, and `room` how many lists and maps may still be in one another. */
+function plainAt(value: unknown, field: string, root: string, room: number): unknown {
   switch (typeof value) {
     case "boolean":
       return value;
@@ -35,15 +42,23 @@ export function plain(value: unknown, field: string, depth = 1): unknown {
       // The encoder makes floats of whole numbers beyond 32 bits, unless they are bigints.
       return Number.isSafeInteger(value) && !isSmall(value) ? BigInt(value) : value;
     case "bigint":
-      if (value < INT64_MIN || value > UINT64_MAX) throw new RequestError(field, "must fit in 64 bits");
+      if (value < INT64_MIN || value > UINT64_MAX) {
+        throw new RequestError(field, "must be an integer of at most 64 bits");
+      }
       return value;
     case "object":
       if (value === null || value instanceof Uint8Array) return value;
-      if (Array.isArray(value)) return value.map((item) => plain(item ?? null, field, depth + 1));
+      if (room === 0) throw new RequestError(root, `must be nested at most ${MAX_DEPTH} deep`);
+      if (Array.isArray(value)) {
+        return value.map((item, index) => plainAt(item ?? null, `${field}.${index}`, root, room - 1));
+      }
       if (isRecord(value)) {
         const entries = Object.entries(value).filter(([, item]) => item !== undefined);
+        if (!entries.every(([name]) => name.isWellFormed())) {
+          throw new RequestError(field, "must have names of valid Unicode, without lone surrogates");
+        }
         return Object.fromEntries(
-          entries.map(([name, item]) => [wellFormed(name, field), plain(item, field, depth + 1)]),
+          entries.map(([name, item]) => [name, plainAt(item, `${field}.${name}`, root, room - 1)]),
         );
       }
   }
@@ -51,7 +66,7 @@ export function plain(value: unknown, field: string, depth = 1): unknown {
 }
 
 export function wellFormed(text: string, field: string): string {
-  if (!text.isWellFormed()) throw new RequestError(field, "must be valid Unicode without lone surrogates");
+  if (!text.isWellFormed()) throw new RequestError(field, "must be valid Unicode, without lone surrogates");
   return text;
 }
 
