@@ -4,13 +4,17 @@ import time
 
 
 class Clock:
-    """An estimate from the times that scripts return; off by at most the round trip of the last one."""
+    """An estimate from the times that scripts return; off by at most the round trip of the last one.
+
+    The host's clock may be hours away, so it starts at zero: until Redis has told its time, no moment has
+    come. Every claim brings it, so that nothing held is ever judged by another.
+    """
 
     def __init__(self) -> None:
-        self._offset = time.time() * 1000 - _monotonic_ms()  # noqa: TID251  until Redis has told
+        self._offset = -_monotonic_ms()
 
     def now_ms(self) -> int:
-        """Unix time in milliseconds by Redis's clock. The host's, until Redis has told its own."""
+        """Unix time in milliseconds by Redis's clock."""
         return int(_monotonic_ms() + self._offset)
 
     def told(self, redis_ms: int) -> None:

@@ -81,8 +81,7 @@ class Control:
 
     def take(self) -> Interrupts:
         """Everything since the last call."""
-        now = self._clock.now_ms()
-        while self._deadlines and self._deadlines[0][0] <= now:
+        while self._expires():
             self._end(heapq.heappop(self._deadlines)[2], "expired")
         interrupts, self._interrupts = self._interrupts, Interrupts()
         self._taken.set()
@@ -92,7 +91,7 @@ class Control:
     async def arrived(self) -> None:
         """Wait until ``take`` may have something: for a serve loop with nothing to compute."""
         while not self._interrupts:
-            if self._deadlines and self._deadlines[0][0] <= self._clock.now_ms():
+            if self._expires():
                 return
             with anyio.move_on_after(_POLL):
                 await self._arrived.wait()
@@ -175,6 +174,9 @@ class Control:
             interrupts.invited[invited] = None
         if interrupts:
             self._arrived.set()
+
+    def _expires(self) -> bool:
+        return bool(self._deadlines) and self._deadlines[0][0] <= self._clock.now_ms()
 
     def _end(self, held: Held, reason: FinishReason) -> None:
         if self._is_held(held) and held.end is None and held.request_id is not None:
