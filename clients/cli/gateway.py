@@ -197,7 +197,7 @@ def gateway(
     Try it: [bold]curl localhost:8000/v1/completions -H 'content-type: application/json' -d
     '{"model": "...", "prompt": "The mill"}'[/]
     """
-    from ..gateway.serve import run_gateway
+    from ..gateway.operation.serve import run_gateway
     from ..gateway.settings import GatewaySettings
 
     local = host in _LOOPBACK
@@ -262,7 +262,7 @@ def gateway_key(
     The key goes to standard error, once: it is kept nowhere. What goes to standard output belongs into the
     gateway's file: [bold]headrace gateway-key acme >> keys.toml[/]
     """
-    from ..gateway.api_keys import make_key
+    from ..gateway.access.api_keys import make_key
 
     try:
         key, table = make_key(tenant, rate=rate, burst=burst, priority=priority, streams=streams, admin=admin)

@@ -9,15 +9,15 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from . import error_responses
-from .farewell import Farewell
+from .access.auth_middleware import Guard
 from .gateway import make_gateway
-from .guard import Guard
-from .observation import Observation
 from .openapi import openapi_document
-from .pages import page_routes, web_folder
+from .operation.access_log import Observation
+from .operation.shutdown import Farewell
+from .operation.tracing import begin_unrecorded, recorder
 from .routes import batches, completions, events, files, health, jobs, models, requests, socket, system, time
+from .routes.pages import page_routes, web_folder
 from .settings import GatewaySettings
-from .tracing import begin_unrecorded, recorder
 
 _DESCRIPTION = """\
 Tokens from a queue. OpenAI's API for completions, and requests that can be left and followed again from any

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from starlette.requests import HTTPConnection
 
 from ..async_client import AsyncClient
-from .answers import Answers
-from .api_keys import KeyRing
-from .batch_runner import LineRunner
-from .batch_store import Batch, BatchStore
-from .batches import Batches
-from .files import Files
-from .fleet import Fleet
-from .intake import Intake
-from .metrics import Metrics
+from .access.api_keys import KeyRing
+from .admission.admission import Intake
+from .admission.worker_directory import Fleet
+from .batches.files import Files
+from .batches.line_runner import LineRunner
+from .batches.runner import Batches
+from .batches.store import Batch, BatchStore
+from .openai.vocabulary import Vocabulary, load_vocabularies
+from .operation.in_flight import Answers
+from .operation.metrics import Metrics
+from .operation.system_view import SystemWatcher
 from .redis_clock import RedisClock
 from .settings import GatewaySettings
-from .slots import StreamSlots
-from .system_view import SystemWatcher
-from .vocabulary import Vocabulary, load_vocabularies
-from .webhooks import Webhooks
+from .streams.slots import StreamSlots
+from .webhooks.delivery import Webhooks
 
 
 @dataclass(frozen=True, slots=True)

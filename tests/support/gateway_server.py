@@ -11,7 +11,7 @@ from fake_worker import FakeWorker, serve
 from waiting import eventually_sync
 
 from headrace.clients.gateway.gateway import Gateway
-from headrace.clients.gateway.serve import GatewayServer, listen, make_server
+from headrace.clients.gateway.operation.serve import GatewayServer, listen, make_server
 from headrace.clients.gateway.settings import GatewaySettings
 from headrace.clients.protocol import FinishReason, Request
 

@@ -20,7 +20,7 @@ def gateway_beside(
         OSError: the port is taken.
         ValueError: settings that are out of range.
     """
-    from ...clients.gateway.serve import listen, make_server
+    from ...clients.gateway.operation.serve import listen, make_server
     from ...clients.gateway.settings import GatewaySettings
 
     # A page in this machine's browser must not get in by a name of its own that points here.

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..access import CallerDep, GatewayDep
-from ..batch_lines import input_lost
-from ..batch_store import ENDED, Batch
+from ..access.dependencies import CallerDep, GatewayDep
+from ..batches.lines import input_lost
+from ..batches.store import ENDED, Batch
 from ..errors import invalid
 from ..gateway import Gateway
 from .schemas import BatchAnswer, BatchCounts, BatchList, errors

@@ -9,22 +9,22 @@ from starlette.responses import JSONResponse, Response
 
 from ...async_client import AsyncHandle
 from ...result import Result
-from ..access import CallerDep, GatewayDep
-from ..api_keys import Caller
-from ..ask import Ask
-from ..chat_body import ChatBody, chat_ask
-from ..chat_format import ChatFormat
-from ..completion import Completion, Format, results_of
-from ..completion_body import CompletionBody, completion_asks
-from ..completion_format import CompletionFormat
-from ..delivery import abandon, cancelling, counted, failing_together
+from ..access.api_keys import Caller
+from ..access.dependencies import CallerDep, GatewayDep
+from ..access.tenant_ids import id_for, new_id
+from ..admission.request_draft import Ask
 from ..errors import CLIENT_CLOSED_REQUEST, invalid, stopping
 from ..gateway import Gateway
-from ..identity import id_for, new_id
-from ..positions import Position
-from ..sampling_body import SamplingBody
-from ..slots import StreamSlot
-from ..sse import SseResponse, compact, frame, watch
+from ..openai.chat_body import ChatBody, chat_ask
+from ..openai.chat_format import ChatFormat
+from ..openai.completion import Completion, Format, results_of
+from ..openai.completion_body import CompletionBody, completion_asks
+from ..openai.completion_format import CompletionFormat
+from ..openai.sampling_body import SamplingBody
+from ..streams.delivery import abandon, cancelling, counted, failing_together
+from ..streams.position import Position
+from ..streams.slots import StreamSlot
+from ..streams.sse import SseResponse, compact, frame, watch
 from .idempotency import idempotency_key
 from .schemas import COMPLETION_ANSWERS
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from ..access import CallerDep, GatewayDep, own_handle
-from ..chat_format import ChatFormat
-from ..completion import Completion
-from ..completion_format import CompletionFormat
-from ..delivery import counted
-from ..native_events import native_frames
-from ..positions import Position
-from ..sse import SseResponse
+from ..access.dependencies import CallerDep, GatewayDep, own_handle
+from ..native.events import native_frames
+from ..openai.chat_format import ChatFormat
+from ..openai.completion import Completion
+from ..openai.completion_format import CompletionFormat
+from ..streams.delivery import counted
+from ..streams.position import Position
+from ..streams.sse import SseResponse
 from .schemas import EVENT_STREAM, errors
 
 router = APIRouter(tags=["Requests"])

@@ -7,10 +7,10 @@ from anyio import to_thread
 from fastapi import APIRouter, File, Form, UploadFile
 from starlette.responses import Response, StreamingResponse
 
-from ..access import CallerDep, GatewayDep
-from ..batch_lines import split_lines
+from ..access.dependencies import CallerDep, GatewayDep
+from ..batches.files import StoredFile
+from ..batches.lines import split_lines
 from ..errors import invalid
-from ..files import StoredFile
 from .schemas import Deleted, FileAnswer, FileList, errors
 
 router = APIRouter(tags=["Batches"])

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from starlette.responses import JSONResponse, Response
 
 from ...errors import Unavailable
-from ..access import GatewayDep
+from ..access.dependencies import GatewayDep
 from ..errors import unavailable
 
 _PATIENCE: Final = 3.0

@@ -5,12 +5,12 @@ from starlette.responses import Response
 
 from ...errors import HeadraceError
 from ...protocol import RequestError
-from ..access import CallerDep, GatewayDep
+from ..access.dependencies import CallerDep, GatewayDep
+from ..access.tenant_ids import id_for, new_id
 from ..errors import ApiError, unsupported
-from ..identity import id_for, new_id
-from ..job_body import JobBody, job_ask
-from ..request_view import RequestView, view
-from ..webhook_signature import tenant_secret
+from ..native.job_body import JobBody, job_ask
+from ..native.request_view import RequestView, view
+from ..webhooks.signature import tenant_secret
 from .idempotency import idempotency_key
 from .schemas import WebhookSecret, errors
 

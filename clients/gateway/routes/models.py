@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from ..access import CallerDep, GatewayDep
+from ..access.dependencies import CallerDep, GatewayDep
 from ..errors import unknown_model
 from ..gateway import Gateway
 from .schemas import ModelAnswer, ModelList, errors

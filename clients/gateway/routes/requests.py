@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from ..access import CallerDep, GatewayDep, own_handle
-from ..request_view import RequestView, view
+from ..access.dependencies import CallerDep, GatewayDep, own_handle
+from ..native.request_view import RequestView, view
 from .schemas import errors
 
 router = APIRouter(tags=["Requests"])

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, WebSocket
 
 from ..gateway import gateway_of
-from ..socket_session import SocketSession
+from ..native.socket_session import SocketSession
 
 router = APIRouter()
 

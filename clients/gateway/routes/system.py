@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from ..access import AdminDep, GatewayDep
+from ..access.dependencies import AdminDep, GatewayDep
 from ..errors import api_error_of
-from ..sse import SseResponse, compact, frame
-from ..system_view import SystemView
+from ..operation.system_view import SystemView
+from ..streams.sse import SseResponse, compact, frame
 from .schemas import EVENT_STREAM, errors
 
 router = APIRouter(tags=["Operation"])

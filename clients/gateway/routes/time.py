@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from ..access import CallerDep, GatewayDep
+from ..access.dependencies import CallerDep, GatewayDep
 from .schemas import TimeAnswer, errors
 
 router = APIRouter(tags=["Requests"])

@@ -16,7 +16,7 @@ from paced_worker import paced_worker
 from redis_servers import BINARIES, RedisServer, running
 from tiny_models import save_tiny_model
 
-from headrace.clients.gateway.api_keys import make_key
+from headrace.clients.gateway.access.api_keys import make_key
 
 EXAMPLE = re.compile(r"```js\n(// (\S+)\n.*?)```", re.DOTALL)
 PAGE = ROOT / "docs" / "javascript.md"

@@ -10,7 +10,7 @@ from paced_worker import PacedWorker
 from playground_page import PlaygroundPage
 from playwright.sync_api import Route, expect
 
-from headrace.clients.gateway.api_keys import make_key
+from headrace.clients.gateway.access.api_keys import make_key
 
 NewTab = Callable[[str], PlaygroundPage]
 

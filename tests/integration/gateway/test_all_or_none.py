@@ -12,7 +12,7 @@ from gateway_server import RunningGateway, announce, running_gateway
 from redis_servers import RedisServer
 
 from headrace.clients.errors import Unavailable
-from headrace.clients.gateway.api_keys import make_key
+from headrace.clients.gateway.access.api_keys import make_key
 from headrace.clients.protocol import ErrorInfo, Request, decode_request
 
 MANY = {"model": "m", "prompt": ["one", "two", "three"], "n": 2}

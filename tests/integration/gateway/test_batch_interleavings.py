@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from redis_servers import RedisServer
 
 from headrace.clients.async_client import AsyncClient
-from headrace.clients.gateway.api_keys import ANYBODY
-from headrace.clients.gateway.batch_lines import answered
-from headrace.clients.gateway.batch_store import ENDED, BatchStore
-from headrace.clients.gateway.batches import Batches
+from headrace.clients.gateway.access.api_keys import ANYBODY
+from headrace.clients.gateway.batches.files import Files
+from headrace.clients.gateway.batches.lines import answered
+from headrace.clients.gateway.batches.runner import Batches
+from headrace.clients.gateway.batches.store import ENDED, BatchStore
 from headrace.clients.gateway.errors import unavailable
-from headrace.clients.gateway.files import Files
-from headrace.clients.gateway.metrics import Metrics
+from headrace.clients.gateway.operation.metrics import Metrics
 from headrace.clients.gateway.redis_keys import GatewayKeys
-from headrace.clients.gateway.schedule import Schedule
+from headrace.clients.gateway.schedules.schedule import Schedule
 from headrace.clients.gateway.settings import GatewaySettings
-from headrace.clients.gateway.slots import StreamSlots
+from headrace.clients.gateway.streams.slots import StreamSlots
 
 
 class Killed(Exception):
@@ -152,8 +152,8 @@ crashes = st.tuples(st.integers(1, 25), st.booleans(), st.booleans())
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("_LOOK_EVERY", 0.002), ("_STOP_WITHIN", 0.01)):
-        monkeypatch.setattr(f"headrace.clients.gateway.batches.{name}", seconds)
-    monkeypatch.setattr("headrace.clients.gateway.batches._PAGE", 2)
+        monkeypatch.setattr(f"headrace.clients.gateway.batches.runner.{name}", seconds)
+    monkeypatch.setattr("headrace.clients.gateway.batches.runner._PAGE", 2)
 
 
 def test_every_line_ends_in_one_file(redis_server: RedisServer, redis_client: redis.Redis) -> None:

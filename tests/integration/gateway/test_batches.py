@@ -15,7 +15,7 @@ from gateway_process import gateway_process
 from gateway_server import RunningGateway, running_gateway, running_model, silence
 from waiting import eventually_sync
 
-from headrace.clients.gateway.api_keys import make_key
+from headrace.clients.gateway.access.api_keys import make_key
 from headrace.clients.gateway.redis_keys import GatewayKeys
 
 
@@ -43,7 +43,7 @@ def client(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.clients.gateway.batches._LOOK_EVERY", 0.2)
+    monkeypatch.setattr("headrace.clients.gateway.batches.runner._LOOK_EVERY", 0.2)
 
 
 def start(client: openai.OpenAI, content: bytes, endpoint: Any = "/v1/completions") -> str:
@@ -154,7 +154,7 @@ def test_bounds(redis_url: str) -> None:
 
 
 def test_another_gateway_goes_on(redis_url: str, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.clients.gateway.batches._LEASE", 1.0)
+    monkeypatch.setattr("headrace.clients.gateway.batches.runner._LEASE", 1.0)
     lines = [line(f"l{number}", f"{number}") for number in range(10)]
     with (
         running_gateway(redis_url, batch_window=4) as first,
@@ -248,7 +248,7 @@ def test_cancelled(client: openai.OpenAI, worker: FakeWorker) -> None:
 def test_cancelled_while_no_worker_is_alive(
     client: openai.OpenAI, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.clients.gateway.batches._STOP_WITHIN", 0.2)
+    monkeypatch.setattr("headrace.clients.gateway.batches.runner._STOP_WITHIN", 0.2)
     batch_id = start(client, jsonl(line("a", "x")))
     silence(worker)
     client.batches.cancel(batch_id)
@@ -260,7 +260,7 @@ def test_cancelled_while_no_worker_is_alive(
 def test_window_closes_while_no_worker_is_alive(
     redis_url: str, client: openai.OpenAI, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.clients.gateway.batches._STOP_WITHIN", 0.2)
+    monkeypatch.setattr("headrace.clients.gateway.batches.runner._STOP_WITHIN", 0.2)
     lines = [line(f"l{number}", "x") for number in range(300)]
     batch_id = start(client, jsonl(*lines))
     first = worker.take()

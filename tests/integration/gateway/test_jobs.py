@@ -152,7 +152,7 @@ class TestWebhooks:
         self, hooked: RunningGateway, receiver: Receiver, model: FakeWorker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         del model
-        monkeypatch.setattr("headrace.clients.gateway.webhooks._FIRST_PAUSE", 0.05)
+        monkeypatch.setattr("headrace.clients.gateway.webhooks.delivery._FIRST_PAUSE", 0.05)
         receiver.statuses = [500, 302, 404]
         job = {**JOB, "webhook": f"{receiver.origin}/done"}
         httpx.post(f"{hooked.v1}/requests", json=job)
@@ -164,8 +164,8 @@ class TestWebhooks:
         self, hooked: RunningGateway, receiver: Receiver, model: FakeWorker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         del model
-        monkeypatch.setattr("headrace.clients.gateway.webhooks._FIRST_PAUSE", 0.001)
-        monkeypatch.setattr("headrace.clients.gateway.webhooks.ATTEMPTS", 3)
+        monkeypatch.setattr("headrace.clients.gateway.webhooks.delivery._FIRST_PAUSE", 0.001)
+        monkeypatch.setattr("headrace.clients.gateway.webhooks.delivery.ATTEMPTS", 3)
         receiver.statuses = [500] * 100
         httpx.post(f"{hooked.v1}/requests", json={**JOB, "webhook": f"{receiver.origin}/done"})
         while not hooked.gateway.metrics.webhooks.labels("given_up")._value.get():

@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from waiting import eventually_sync
 
 from headrace.clients.cli.gateway import gateway, gateway_key
-from headrace.clients.gateway.api_keys import make_key
-from headrace.clients.gateway.logs import JsonFormatter
+from headrace.clients.gateway.access.api_keys import make_key
+from headrace.clients.gateway.operation.logs import JsonFormatter
 
 ASK = {"model": "m", "prompt": "a b secret-prompt"}
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -5,7 +5,7 @@ from redis_servers import RedisServer
 
 from headrace.clients import AsyncClient
 from headrace.clients.gateway.redis_keys import GatewayKeys
-from headrace.clients.gateway.schedule import Schedule
+from headrace.clients.gateway.schedules.schedule import Schedule
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
-from headrace.clients.gateway.api_keys import make_key
+from headrace.clients.gateway.access.api_keys import make_key
 
 JOB = {"model": "m", "prompt": "a b c"}
 

@@ -10,8 +10,8 @@ import pytest
 from fake_worker import FakeWorker
 from gateway_server import RunningGateway, running_gateway
 
-from headrace.clients.gateway.api_keys import make_key
-from headrace.clients.gateway.identity import new_id
+from headrace.clients.gateway.access.api_keys import make_key
+from headrace.clients.gateway.access.tenant_ids import new_id
 from headrace.clients.protocol import Priority
 
 ASK = {"model": "m", "prompt": "a b"}

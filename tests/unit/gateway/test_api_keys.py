@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clients.gateway.api_keys import ANYBODY, Caller, KeyRing, make_key
+from headrace.clients.gateway.access.api_keys import ANYBODY, Caller, KeyRing, make_key
 from headrace.clients.protocol import PRIORITIES, Priority
 
 

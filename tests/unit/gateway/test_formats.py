@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clients.gateway.chat_format import ChatFormat
-from headrace.clients.gateway.completion_format import CompletionFormat
 from headrace.clients.gateway.errors import ApiError
-from headrace.clients.gateway.merging import merged
-from headrace.clients.gateway.placement import PlacedToken
-from headrace.clients.gateway.positions import Position
+from headrace.clients.gateway.openai.chat_format import ChatFormat
+from headrace.clients.gateway.openai.completion_format import CompletionFormat
+from headrace.clients.gateway.openai.placement import PlacedToken
+from headrace.clients.gateway.openai.vocabulary import load_vocabularies, name_of
 from headrace.clients.gateway.settings import GatewaySettings
-from headrace.clients.gateway.sse import compact, frame
-from headrace.clients.gateway.vocabulary import load_vocabularies, name_of
+from headrace.clients.gateway.streams.merge import merged
+from headrace.clients.gateway.streams.position import Position
+from headrace.clients.gateway.streams.sse import compact, frame
 from headrace.clients.json_values import plain
 from headrace.clients.protocol import Delta, Done, Event, Usage
 

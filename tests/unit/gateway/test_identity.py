@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clients.gateway.identity import belongs_to, id_for, new_id, part_of
+from headrace.clients.gateway.access.tenant_ids import belongs_to, id_for, new_id, part_of
 from headrace.clients.protocol.keys import REQUEST_ID
 
 TENANTS = st.none() | st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clients.gateway.batch_lines import asks_of, parse_line, split_lines
+from headrace.clients.gateway.batches.lines import asks_of, parse_line, split_lines
 from headrace.clients.gateway.errors import ApiError
 
 

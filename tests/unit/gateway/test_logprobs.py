@@ -17,11 +17,11 @@ from openai.types import Completion as OpenAICompletion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from headrace.clients.gateway.chat_format import ChatFormat
-from headrace.clients.gateway.completion import Completion
-from headrace.clients.gateway.completion_format import CompletionFormat
-from headrace.clients.gateway.positions import Position
-from headrace.clients.gateway.vocabulary import Vocabulary
+from headrace.clients.gateway.openai.chat_format import ChatFormat
+from headrace.clients.gateway.openai.completion import Completion
+from headrace.clients.gateway.openai.completion_format import CompletionFormat
+from headrace.clients.gateway.openai.vocabulary import Vocabulary
+from headrace.clients.gateway.streams.position import Position
 from headrace.clients.protocol import Delta, Done, Event, TokenLogprobs, Usage
 from headrace.clients.result import Result, Timings, result_of
 from headrace.worker.engine.detokenizer import Detokenizer

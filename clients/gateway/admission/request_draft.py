@@ -1,0 +1,37 @@
+"""What one request asks of a worker, before it has an id."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ...protocol import Message
+from ...submission import RequestFields
+
+_INT64: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The fields of a request that lacks an id; text that is to be continued is in ``prompt``."""
+
+    fields: RequestFields
+    prompt: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the prompt; a token id counts as four."""
+        size = _size(self.prompt) + 4 * len(self.fields.get("tokens", ()))
+        for message in self.fields.get("messages", ()):
+            size += _size(message.content if isinstance(message, Message) else message.get("content"))
+        return size
+
+    def choice(self, index: int) -> "Ask":
+        """The same again: with a seed, each choice draws by one of its own."""
+        seed = self.fields.get("seed")
+        if not index or seed is None:
+            return self
+        other = seed + index if seed + index <= _INT64 else seed - index
+        return Ask(self.fields | RequestFields(seed=other), self.prompt)
+
+
+def _size(text: object) -> int:
+    return len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else 0

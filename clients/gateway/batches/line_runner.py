@@ -1,0 +1,139 @@
+"""One line of a batch, from the request to the line of its result."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import anyio
+
+from ...async_client import AsyncHandle
+from ...errors import HeadraceError
+from ...protocol import RequestError
+from ...result import Result
+from ...submission import RequestFields
+from ..access.api_keys import Caller
+from ..access.tenant_ids import id_for, part_of
+from ..admission.admission import Intake, cancel_all
+from ..admission.request_draft import Ask
+from ..errors import ApiError, api_error_of, invalid
+from ..openai.chat_format import ChatFormat
+from ..openai.completion import Completion, results_of
+from ..openai.completion_format import CompletionFormat
+from ..openai.vocabulary import Vocabulary
+from ..redis_clock import RedisClock
+from .lines import CHAT, answered, asks_of, failed, parse_line
+from .store import Batch
+
+_ATTEMPTS: Final = 5
+"""For what may go better the next time, other than waiting for room and for workers, which has no limit."""
+_PAUSE: Final = 2.0
+_WAITED_OUT: Final = frozenset({429, 503})
+
+_log = logging.getLogger(__name__)
+
+
+class LineRunner:
+    """Runs lines of one batch; they can be cancelled together."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        intake: Intake,
+        clock: RedisClock,
+        default_max_tokens: int,
+        vocabularies: Mapping[str, Vocabulary],
+    ) -> None:
+        self._batch = batch
+        # Batches yield to those who wait, whatever their key may do.
+        self._caller = Caller("batch", batch.tenant, "low", admin=False)
+        self._intake = intake
+        self._clock = clock
+        self._default_max_tokens = default_max_tokens
+        self._vocabularies = vocabularies
+        self._running: set[AsyncHandle] = set()
+        self._cancelled = False
+        self._latest = batch.expires * 1000
+
+    def line_id(self, number: int) -> str:
+        """The id of a line's request, and of its result."""
+        return id_for(self._batch.tenant, b"line", self._batch.id.encode(), str(number).encode())
+
+    async def cancel(self) -> None:
+        """Ask for the end of all requests that run; their lines come to nothing. Raises ``Unavailable``."""
+        self._cancelled = True
+        await cancel_all(list(self._running))
+
+    async def cancel_line(self, number: int, line: bytes) -> None:
+        """Ask for the end of the requests of a line that another gateway may have submitted."""
+        try:
+            _, asks = asks_of(parse_line(line, "line"), self._default_max_tokens)
+        except ApiError:
+            return
+        parts = [part_of(self.line_id(number), index) for index in range(len(asks))]
+        await cancel_all([self._intake.attach(part) for part in parts])
+
+    async def run(self, number: int, line: bytes) -> tuple[bool, bytes] | None:
+        """Whether line ``number`` was answered, and the line of the result.
+
+        None where it came to nothing: it was cancelled, or the batch's window closed.
+        """
+        line_id = self.line_id(number)
+        custom_id = ""
+        try:
+            parsed = parse_line(line, "line")
+            custom_id = parsed.custom_id
+            if parsed.url != self._batch.endpoint:
+                raise invalid(f"url: must be the batch's endpoint, {self._batch.endpoint}", "url")
+            body, asks = asks_of(parsed, self._default_max_tokens)
+            results = await self._results(line_id, body.model, asks)
+            if results is None:
+                return None
+            vocabulary = self._vocabularies.get(body.model)
+            form = ChatFormat(vocabulary) if parsed.url == CHAT else CompletionFormat(vocabulary)
+            now = await self._clock.now()
+            whole = Completion(line_id, body.model, now, form, body.n or 1).whole(results)
+            return True, answered(line_id, custom_id, line_id, whole)
+        except (ApiError, HeadraceError, RequestError) as error:
+            failure = api_error_of(error)
+        except Exception as error:
+            _log.exception("batch %s, line %d: %s", self._batch.id, number, type(error).__name__)
+            failure = None
+        failure = failure or ApiError(500, "server_error", "The gateway failed.", code="internal_error")
+        return False, failed(line_id, custom_id, line_id, failure)
+
+    async def _results(self, line_id: str, model: str, asks: Sequence[Ask]) -> list[Result] | None:
+        attempt = 0
+        while not self._cancelled:
+            try:
+                await self._intake.check_model(model, can_wait=True)
+                requests = self._intake.prepare(self._caller, [self._limited(ask) for ask in asks], line_id)
+                handles = await self._intake.submit(requests, repeatable=True)
+                self._running.update(handles)
+                try:
+                    if self._cancelled:
+                        await cancel_all(handles)
+                    results = await results_of(handles)
+                    return None if any(map(self._came_to_nothing, asks, results)) else results
+                finally:
+                    self._running.difference_update(handles)
+            except (ApiError, HeadraceError) as error:
+                failure = api_error_of(error)
+                if failure is None or failure.status not in _WAITED_OUT:
+                    attempt += 1
+                    if isinstance(error, ApiError) or attempt >= _ATTEMPTS:
+                        raise
+                await anyio.sleep(_PAUSE if failure is None else failure.retry_after or _PAUSE)
+
+        return None
+
+    def _came_to_nothing(self, ask: Ask, result: Result) -> bool:
+        if result.finish_reason == "cancelled":
+            return self._cancelled
+        return result.finish_reason == "expired" and self._deadline(ask) == self._latest
+
+    def _deadline(self, ask: Ask) -> int:
+        own = ask.fields.get("deadline")
+        return self._latest if own is None else min(own, self._latest)
+
+    def _limited(self, ask: Ask) -> Ask:
+        return Ask(ask.fields | RequestFields(deadline=self._deadline(ask)), ask.prompt)

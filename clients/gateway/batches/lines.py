@@ -1,0 +1,129 @@
+"""Lines of a batch: what they ask for, and what comes back."""
+
+from contextlib import suppress
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..admission.request_draft import Ask
+from ..errors import ApiError, invalid, too_large
+from ..json_body import parse_json
+from ..openai.chat_body import ChatBody, chat_ask
+from ..openai.completion_body import CompletionBody, completion_asks
+from ..openai.sampling_body import SamplingBody
+from ..streams.sse import compact
+from ..validation import validation_error
+
+CHAT: Final = "/v1/chat/completions"
+TEXT: Final = "/v1/completions"
+ENDPOINTS: Final = (CHAT, TEXT)
+
+_UNANSWERED: Final = {
+    "cancelled": ("batch_cancelled", "The batch was cancelled before this request was answered."),
+    "expired": ("batch_expired", "The completion window closed before this request was answered."),
+    "failed": ("input_file_lost", "The batch's input file was lost before this request was answered."),
+}
+"""Code and message, by how the batch ended."""
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    custom_id: str = Field(min_length=1, max_length=512)
+    method: str
+    url: str
+    body: dict[str, Any]
+
+
+def split_lines(content: bytes, max_lines: int) -> list[bytes]:
+    """The lines of an upload, empty ones left out.
+
+    Raises:
+        ApiError: naming the first line that is wrong. What a line's ``body`` says is judged when it is run.
+    """
+    lines = [line for line in content.splitlines() if line.strip()]
+    if not lines:
+        raise invalid("file: has no lines", "file")
+    if len(lines) > max_lines:
+        raise too_large(f"file: may have {max_lines} lines, has {len(lines)}", "file")
+    seen: set[str] = set()
+    for number, line in enumerate(lines, 1):
+        parsed = parse_line(line, f"file: line {number}")
+        if parsed.custom_id in seen:
+            raise invalid(f"file: line {number}: its custom_id is that of an earlier line", "file")
+        seen.add(parsed.custom_id)
+    return lines
+
+
+def parse_line(line: bytes, place: str) -> _Line:
+    """Raises ``ApiError`` saying what is wrong at ``place``."""
+    try:
+        parsed = _Line.model_validate(parse_json(line, "line"))
+    except ApiError as error:
+        problem = "is not JSON" if error.code == "invalid_json" else error.message
+        raise invalid(f"{place}: {problem}", "file") from None
+    except ValidationError as error:
+        raise invalid(f"{place}: {_problem_of(error)}", "file") from None
+    if parsed.method != "POST" or parsed.url not in ENDPOINTS:
+        raise invalid(f"{place}: must be a POST to {' or '.join(ENDPOINTS)}", "file")
+    return parsed
+
+
+def _problem_of(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
+
+
+def asks_of(line: _Line, default_max_tokens: int) -> tuple[SamplingBody, list[Ask]]:
+    """The body of a line, and the requests that it is: one for each prompt and choice.
+
+    Raises:
+        ApiError: as the endpoint would answer.
+    """
+    try:
+        if line.url == CHAT:
+            chat = ChatBody.model_validate(line.body)
+            body, asks = chat, [chat_ask(chat, default_max_tokens)]
+        else:
+            text = CompletionBody.model_validate(line.body)
+            body, asks = text, completion_asks(text)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        in_body = [{**problem, "loc": ("body", *problem["loc"])} for problem in problems]
+        raise validation_error(in_body) from None
+    if body.stream:
+        raise invalid("stream: is not for batches", "stream")
+    return body, [ask.choice(index) for ask in asks for index in range(body.n or 1)]
+
+
+def answered(line_id: str, custom_id: str, request_id: str, body: dict[str, Any]) -> bytes:
+    """A line of the results."""
+    response = {"status_code": 200, "request_id": request_id, "body": body}
+    return compact({"id": line_id, "custom_id": custom_id, "response": response, "error": None})
+
+
+def failed(line_id: str, custom_id: str, request_id: str, error: ApiError) -> bytes:
+    """A line of the errors."""
+    response = {"status_code": error.status, "request_id": request_id, "body": error.body}
+    told = {"code": error.code, "message": error.message}
+    return compact({"id": line_id, "custom_id": custom_id, "response": response, "error": told})
+
+
+def unanswered(line_id: str, line: bytes | None, ending: str) -> bytes:
+    """A line of the errors for one that was not answered before its batch ended."""
+    code, message = _UNANSWERED[ending]
+    custom_id = None
+    if line is not None:
+        with suppress(ApiError):
+            custom_id = parse_line(line, "line").custom_id
+    told = {"code": code, "message": message}
+    return compact({"id": line_id, "custom_id": custom_id, "response": None, "error": told})
+
+
+def input_lost() -> dict[str, Any]:
+    """A failed batch's ``errors``."""
+    code, message = _UNANSWERED["failed"]
+    return {
+        "object": "list",
+        "data": [{"code": code, "message": message, "param": "input_file_id", "line": None}],
+    }

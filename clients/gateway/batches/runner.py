@@ -1,0 +1,244 @@
+"""Running batches: any gateway takes one for the time of a lease, and another goes on where it stopped.
+
+Each line's request has an id made of the batch and the line, and each line's result is written once under
+its number, in one of two files. So it does not matter how often or by how many gateways a line is worked on.
+How a batch ends is decided once, before the lines that were not answered are written to its errors.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from ...connection import Connection
+from ..access.api_keys import Caller
+from ..errors import unavailable
+from ..operation.metrics import Metrics
+from ..redis_clock import RedisClock
+from ..redis_keys import GatewayKeys
+from ..schedules.schedule import Schedule, Taken
+from ..schedules.work_loop import work_off
+from ..settings import GatewaySettings
+from .files import Files, StoredFile
+from .line_runner import LineRunner
+from .lines import unanswered
+from .store import ENDED, Batch, BatchStatus, BatchStore
+
+LIMIT: Final = 10_000
+"""Batches that may run, of all tenants together."""
+_AT_ONCE: Final = 16
+_LEASE: Final = 30.0
+_LOOK_EVERY: Final = 3.0
+"""Seconds between renewals of the lease, which is also how soon a cancelled batch stops."""
+_STOP_WITHIN: Final = 10.0
+"""Seconds that requests which were cancelled may take to end; without a worker they never would."""
+_PAGE: Final = 500
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A batch while this gateway has it."""
+
+    batch: Batch
+    taken: Taken
+    lines: LineRunner
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    stopping: bool = False
+
+
+class Batches:
+    """Raises ``Unavailable`` where it talks to Redis."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        connection: Connection,
+        files: Files,
+        store: BatchStore,
+        clock: RedisClock,
+        make_runner: Callable[[Batch], LineRunner],
+        metrics: Metrics,
+    ) -> None:
+        self._files = files
+        self._store = store
+        self._clock = clock
+        self._make_runner = make_runner
+        self._metrics = metrics
+        self._window = settings.batch_window
+        keys = GatewayKeys(settings.namespace)
+        self._schedule = Schedule(connection, keys, "batches", limit=LIMIT, ttl=2 * settings.batch_ttl)
+
+    async def start(self, caller: Caller, batch: Batch) -> None:
+        """Have a new batch run.
+
+        Raises:
+            ApiError: 503, too many run; the batch is forgotten.
+        """
+        if not await self._schedule.add(batch.id, b""):
+            await self._files.leave(batch.input_file, batch.id)
+            await self._store.drop(caller, batch.id)
+            raise unavailable("Too many batches run at the moment.", "too_many_batches", 60)
+
+    async def make_sure(self, batch: Batch) -> None:
+        """Have a batch run whose gateway may have died before it said so; if too many run, not yet."""
+        if batch.status == "validating":
+            await self._schedule.add(batch.id, b"")
+
+    async def run(self) -> None:
+        """Run batches, for ever."""
+        await work_off(self._schedule, _LEASE, _AT_ONCE, self.work)
+
+    async def work(self, taken: Taken) -> None:
+        """Bring one batch to its end, or as far as the lease lasts."""
+        batch = await self._store.read(taken.id)
+        if batch is not None and batch.status not in ENDED:
+            if batch.status == "validating":
+                await self._files.use(batch.input_file, batch.id, self._store.life(batch))
+                await self._store.reach(batch, "in_progress")
+                batch = await self._store.read(taken.id) or batch
+            run = _Run(batch, taken, self._make_runner(batch))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._hold, run, tasks.cancel_scope)
+                await self._answer_lines(run)
+                await self._end(run)
+                await self._finish(run.taken, batch)
+                tasks.cancel_scope.cancel()
+        else:
+            await self._finish(taken, batch)
+
+    async def _finish(self, taken: Taken, batch: Batch | None) -> None:
+        if batch is not None:
+            await self._files.leave(batch.input_file, batch.id)
+        await self._schedule.finish(taken)
+
+    async def _hold(self, run: _Run, everything: anyio.CancelScope) -> None:
+        """Keep the lease, and look whether the batch is to stop."""
+        while True:
+            await anyio.sleep(_LOOK_EVERY)
+            taken = await self._schedule.postpone(run.taken, _LEASE, b"")
+            batch = await self._store.read(run.batch.id)
+            if taken is None or batch is None:
+                _log.warning("batch %s: somebody else has it, or it has expired", run.batch.id)
+                everything.cancel()
+                return
+            run.taken, run.batch = taken, batch
+            if not run.stopping and await self._is_to_stop(batch):
+                run.stopping = True
+                run.scope.deadline = anyio.current_time() + _STOP_WITHIN
+                await run.lines.cancel()
+
+    async def _is_to_stop(self, batch: Batch) -> bool:
+        return batch.status != "in_progress" or await self._store.closed(batch)
+
+    async def _answer_lines(self, run: _Run) -> None:
+        """Until all are, or the batch is to stop, or the upload is gone."""
+        with run.scope:
+            if run.batch.status == "cancelling":
+                await self._cancel_left(run)
+            while not await self._is_to_stop(run.batch) and not run.stopping:
+                if await self._run_lines(run):
+                    return
+                await anyio.sleep(_LOOK_EVERY)
+
+    async def _cancel_left(self, run: _Run) -> None:
+        """Cancel what a gateway that is gone may have begun: of what is not answered, the first."""
+        done = await self._files.answered(run.batch.results)
+        left = self._window
+        async for number, line in self._files.upload_lines(run.batch.input_file, run.batch.total):
+            if number in done or line is None:
+                continue
+            await run.lines.cancel_line(number, line)
+            left -= 1
+            if not left:
+                return
+
+    async def _run_lines(self, run: _Run) -> bool:
+        """Whether this is all that can be done: no line is left, or its upload is gone."""
+        batch = run.batch
+        done = await self._files.answered(batch.results)
+        places = anyio.Semaphore(self._window)
+        complete = True
+
+        async def attempt(number: int, line: bytes) -> None:
+            nonlocal complete
+            try:
+                complete &= await self._run_line(run, number, line)
+            finally:
+                places.release()
+
+        async with anyio.create_task_group() as lines:
+            async for number, line in self._files.upload_lines(batch.input_file, batch.total):
+                if number in done:
+                    continue
+                if line is None:
+                    _log.error("batch %s: its upload %s is gone", batch.id, batch.input_file)
+                    return True
+                await places.acquire()
+                if run.stopping:
+                    return False
+                lines.start_soon(attempt, number, line)
+        return complete
+
+    async def _run_line(self, run: _Run, number: int, line: bytes) -> bool:
+        """Whether the line has a result now."""
+        outcome = await run.lines.run(number, line)
+        if outcome is None:
+            return False
+        answered, result = outcome
+        results = run.batch.results
+        file = results.output if answered else results.errors
+        new = await self._files.record(file, results, {number: result}, self._store.life(run.batch))
+        self._metrics.batch_lines.labels("answered" if answered else "failed").inc(new)
+        return True
+
+    async def _end(self, run: _Run) -> None:
+        """Decide how the batch ends, write the lines that are left to its errors, and end it."""
+        batch = await self._store.read(run.batch.id)
+        if batch is not None and batch.ending is None and batch.status == "in_progress":
+            await self._store.reach(batch, "finalizing", {"ending": await self._ending(batch)})
+            batch = await self._store.read(batch.id)
+        if batch is None or batch.status in ENDED:
+            return
+        ending: BatchStatus = batch.ending or "cancelled"
+        await self._give_up_left(run.lines, batch, ending)
+        results = batch.results
+        for file_id, place, name in (
+            (batch.output_file, results.output, "output"),
+            (batch.error_file, results.errors, "errors"),
+        ):
+            sizes = [
+                len(line) + 1 async for _, line in self._files.lines(place, batch.total) if line is not None
+            ]
+            if sizes:
+                filename, now = f"{batch.id}_{name}.jsonl", await self._clock.now()
+                about = StoredFile(file_id, filename, "batch_output", now, sum(sizes), batch.total, place)
+                await self._files.describe(about)
+        completed, failed = await self._files.counts(results)
+        await self._store.reach(batch, ending, {"completed": completed, "failed": failed})
+
+    async def _ending(self, batch: Batch) -> BatchStatus:
+        if len(await self._files.answered(batch.results)) >= batch.total:
+            return "completed"
+        return "expired" if await self._store.closed(batch) else "failed"
+
+    async def _give_up_left(self, lines: LineRunner, batch: Batch, ending: BatchStatus) -> None:
+        done = await self._files.answered(batch.results)
+        page: dict[int, bytes] = {}
+
+        async def write() -> None:
+            results = batch.results
+            new = await self._files.record(results.errors, results, page, self._store.life(batch))
+            self._metrics.batch_lines.labels("failed").inc(new)
+            page.clear()
+
+        async for number, line in self._files.upload_lines(batch.input_file, batch.total):
+            if number not in done:
+                page[number] = unanswered(lines.line_id(number), line, ending)
+            if len(page) == _PAGE:
+                await write()
+        if page:
+            await write()

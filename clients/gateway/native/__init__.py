@@ -1,0 +1,6 @@
+"""Headrace's own API, which shows what OpenAI's cannot.
+
+``job_body`` is a request as the queue takes it, ``request_view`` its state and result, ``events`` its deltas
+and ``done`` as JSON with their positions, and ``socket_session`` submits, follows and cancels requests over
+one WebSocket.
+"""

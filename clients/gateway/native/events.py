@@ -1,0 +1,67 @@
+"""A request's events as the gateway's own JSON, for server-sent events and for WebSockets."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from ...json_values import finite_logprobs, plain
+from ...protocol import Done, Event
+from ..errors import api_error_of
+from ..streams.merge import merged
+from ..streams.position import Position
+from ..streams.sse import HEARTBEAT, compact, frame
+
+
+def event_body(event: Event) -> dict[str, Any]:
+    """``delta`` or ``done`` with what the wire contract gives it."""
+    if isinstance(event, Done):
+        usage, error = event.usage, event.error
+        return {
+            "type": "done",
+            "seq": event.seq,
+            "finish_reason": event.finish_reason,
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "cached_tokens": usage.cached_tokens,
+            },
+            "metadata": plain(event.metadata),
+            "error": None if error is None else {"code": error.code, "message": error.message},
+        }
+    body = {
+        "type": "delta",
+        "seq": event.seq,
+        "pos": event.pos,
+        "epoch": event.epoch,
+        "tokens": event.tokens,
+        "text": event.text,
+    }
+    return body if event.logprobs is None else {**body, "logprobs": finite_logprobs(event.logprobs)}
+
+
+async def native_frames(
+    events: AsyncGenerator[Event], position: Position, heartbeat: float, leave: asyncio.Future[None]
+) -> AsyncGenerator[bytes]:
+    """Frames of the events, each with the reader's position; ``error`` if the stream breaks off.
+
+    The first says how soon to come back: a stream that ends without ``done`` is to be continued. It has no
+    blank line for the reason that ``HEARTBEAT`` has none.
+    """
+    yield b"retry: 1000\n"
+    items = merged([events], heartbeat, heartbeat, leave)
+    try:
+        async for item in items:
+            if item is None:
+                yield HEARTBEAT
+                continue
+            event = item[1]
+            position.advance(event)
+            body = event_body(event)
+            yield frame(compact(body), event=body["type"], event_id=str(position))
+    except Exception as error:
+        failure = api_error_of(error)
+        if failure is None:
+            raise
+        yield frame(compact(failure.body), event="error")
+    finally:
+        await items.aclose()

@@ -1,0 +1,127 @@
+"""Runs a gateway: the listening socket, the signals, the end that costs no stream a token."""
+
+import asyncio
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from math import ceil
+from types import FrameType
+from typing import Literal
+
+import uvicorn
+
+from ..app import create_app
+from ..gateway import Gateway
+from ..settings import GatewaySettings
+from . import logs
+from .http_protocol import HttpProtocol
+
+_BACKLOG = 2048
+_PINGS = 20.0
+"""Seconds between pings on a WebSocket."""
+_FAREWELL = 5
+"""Seconds after the grace to tell clients, and the queue, that their answers end."""
+
+log = logging.getLogger(__name__)
+
+
+class GatewayServer(uvicorn.Server):
+    """Stops like uvicorn, but asks readers who can come back elsewhere to do so first, and tells those who
+    cannot and outlast the grace that their answer is not complete.
+
+    A second signal ends the grace.
+    """
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self.gateway = gateway
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Handle signals while serving, and not raise them again, unlike uvicorn: to drain is success."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        name = signal.Signals(sig).name
+        if self.should_exit:
+            log.info("%s again: closing open responses", name)
+            self.gateway.answers.cut()
+            return
+        log.info("%s: draining, no new requests", name)
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.gateway.slots.drain()
+        grace = self.gateway.settings.drain_grace
+        end = asyncio.get_running_loop().call_later(grace, self.gateway.answers.cut)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            end.cancel()
+
+
+def make_server(settings: GatewaySettings) -> GatewayServer:
+    """A server that is not listening yet. Raises as ``create_app``."""
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        http=HttpProtocol,
+        ws="websockets-sansio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws_ping_interval=_PINGS,
+        ws_max_size=settings.max_body,
+        timeout_graceful_shutdown=ceil(settings.drain_grace) + _FAREWELL,
+    )
+    return GatewayServer(config, app.state.gateway)
+
+
+def run_gateway(settings: GatewaySettings, host: str, port: int, log_format: Literal["text", "json"]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises as ``make_server`` and ``listen``."""
+    logs.configure(log_format)
+    server = make_server(settings)
+    listener = listen(host, port, settings.write_timeout)
+    shown = f"[{host}]" if ":" in host else host
+    log.info("gateway: http://%s:%d", shown, listener.getsockname()[1])
+    access = "everybody may use it" if settings.keys_file is None else f"API keys from {settings.keys_file}"
+    log.info("access: %s", access)
+    with listener:
+        server.run([listener])
+
+
+def listen(host: str, port: int, write_timeout: float) -> socket.socket:
+    """A listening socket; the system chooses the port if it is 0.
+
+    Its connections send at once. Those whose peer takes nothing for ``write_timeout`` seconds are closed by
+    the system.
+
+    Raises:
+        OSError: the address is taken or not this machine's.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, protocol, _, address = found[0]
+    # asyncio sets TCP_NODELAY on connections of sockets that name their protocol.
+    listener = socket.socket(family, socket.SOCK_STREAM, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(write_timeout * 1000))
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,67 @@
+"""What all streams share: counting what readers get, and ending a request whose reader has gone."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+import anyio
+
+from ...async_client import AsyncHandle
+from ...errors import HeadraceError
+from ...protocol import Delta, Done, Event
+from ..admission.admission import cancel_all
+from ..openai.completion import FAILURES, Completion
+from ..operation.metrics import Metrics
+
+_ABANDON_WITHIN: Final = 3.0
+"""Seconds; shorter than what is left after the grace when the gateway stops."""
+
+
+async def counted(
+    events: AsyncGenerator[Event], metrics: Metrics, submitted: float | None, had: int = 0
+) -> AsyncGenerator[Event]:
+    """``events``, counted; ``submitted`` (monotonic) where the time to the first token is worth knowing.
+
+    ``had``: tokens that the reader got before, and that are not delivered again.
+    """
+    try:
+        async for event in events:
+            if isinstance(event, Delta):
+                metrics.delivered_tokens.inc(len(event.tokens[max(had - event.seq, 0) :]))
+                if submitted is not None and event.seq == 0:
+                    metrics.first_token(monotonic() - submitted)
+                    submitted = None
+            yield event
+    finally:
+        await events.aclose()
+
+
+async def failing_together(handle: AsyncHandle, handles: Sequence[AsyncHandle]) -> AsyncGenerator[Event]:
+    """``handle``'s events. If it fails, so does the answer that it is part of: the others are cancelled."""
+    events = handle.events()
+    try:
+        async for event in events:
+            if isinstance(event, Done) and event.finish_reason in FAILURES:
+                await cancel_all([other for other in handles if other is not handle])
+            yield event
+    finally:
+        await events.aclose()
+
+
+async def cancelling(
+    frames: AsyncGenerator[bytes], completion: Completion, handles: Sequence[AsyncHandle]
+) -> AsyncGenerator[bytes]:
+    """``frames``; those of ``completion``'s requests that have not ended with them are cancelled."""
+    try:
+        async for data in frames:
+            yield data
+    finally:
+        await frames.aclose()
+        await abandon([handle for index, handle in enumerate(handles) if index not in completion.ended])
+
+
+async def abandon(handles: Sequence[AsyncHandle]) -> None:
+    """Cancel requests that nobody waits for any more, as far as Redis answers soon."""
+    with suppress(HeadraceError), anyio.move_on_after(_ABANDON_WITHIN):
+        await cancel_all(handles)

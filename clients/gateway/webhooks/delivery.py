@@ -1,0 +1,150 @@
+"""Telling a URL that a request has ended: at least once, by whichever gateway is alive then.
+
+What is to be told lies in Redis from before the request is enqueued until the receiver has answered, so
+neither a dead gateway nor a dead worker loses it.
+"""
+
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import httpx
+
+from ...async_client import AsyncClient
+from ...errors import EventsLost, UnknownRequest
+from ...jitter import jittered
+from ..errors import ApiError, api_error_of, unavailable
+from ..native.request_view import view
+from ..operation.metrics import Metrics
+from ..redis_clock import RedisClock
+from ..redis_keys import GatewayKeys
+from ..schedules.schedule import Schedule, Taken
+from ..schedules.work_loop import work_off
+from ..settings import GatewaySettings
+from ..streams.sse import compact
+from .signature import signed_headers
+from .url import checked_url
+
+LIMIT: Final = 100_000
+"""Webhooks that may wait."""
+ATTEMPTS: Final = 9
+_TTL: Final = 25 * 3600.0
+_LEASE: Final = 30.0
+_AT_ONCE: Final = 32
+_TIMEOUT: Final = 10.0
+_FIRST_LOOK, _LONGEST_LOOK = 0.5, 15.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
+_SUBMISSION: Final = 60.0
+"""Seconds after which a request that was never seen was not submitted after all."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    url: str
+    tenant: str | None
+    created: float
+    """Unix seconds by Redis's clock."""
+    seen: bool = False
+    """Whether the request was known at some time."""
+    attempts: int = 0
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+class Webhooks:
+    """Raises ``Unavailable`` where it talks to Redis."""
+
+    def __init__(
+        self, settings: GatewaySettings, client: AsyncClient, clock: RedisClock, metrics: Metrics
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._client = client
+        self._metrics = metrics
+        keys = GatewayKeys(settings.namespace)
+        self._schedule = Schedule(client.connection, keys, "webhooks", limit=LIMIT, ttl=_TTL)
+
+    async def register(self, request_id: str, url: str, tenant: str | None) -> None:
+        """Have ``url`` told when the request ends; before the request is submitted.
+
+        Raises:
+            ApiError: 400 the URL is not allowed, 503 too many wait.
+        """
+        checked_url(url, self._settings.webhook_origins)
+        hook = _Hook(url, tenant, await self._clock.now())
+        if not await self._schedule.add(request_id, hook.encode(), _FIRST_LOOK):
+            raise unavailable("Too many webhooks wait for delivery.", "too_many_webhooks", 30)
+
+    async def withdraw(self, request_id: str) -> None:
+        """The request was not submitted."""
+        await self._schedule.drop(request_id)
+
+    async def run(self) -> None:
+        """Deliver what is due, for ever. Does nothing where no origin is allowed."""
+        if not self._settings.webhook_origins:
+            return
+        # Redirects and proxies of the environment would lead to places that nobody checked.
+        async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as http:
+            await work_off(self._schedule, _LEASE, _AT_ONCE, lambda taken: self._handle(http, taken))
+
+    async def _handle(self, http: httpx.AsyncClient, taken: Taken) -> None:
+        hook = _Hook(**json.loads(taken.task))
+        try:
+            state = await view(self._client.attach(taken.id))
+            request: dict[str, Any] = state.model_dump(mode="json")
+            ended = state.status == "finished"
+        except (UnknownRequest, EventsLost) as error:
+            if not hook.seen and await self._clock.now() - hook.created < _SUBMISSION:
+                await self._schedule.postpone(taken, _FIRST_LOOK, taken.task)
+                return
+            if not hook.seen:
+                await self._schedule.finish(taken)
+                return
+            lost = api_error_of(error)
+            request, ended = {"id": taken.id, "error": lost.body["error"] if lost else None}, True
+        if not ended:
+            age = await self._clock.now() - hook.created
+            look = min(_LONGEST_LOOK, max(_FIRST_LOOK, age / 10))
+            await self._schedule.postpone(taken, look, replace(hook, seen=True).encode())
+        elif await self._deliver(http, taken.id, hook, request):
+            await self._schedule.finish(taken)
+        else:
+            await self._put_off(taken, replace(hook, seen=True, attempts=hook.attempts + 1))
+
+    async def _deliver(
+        self, http: httpx.AsyncClient, request_id: str, hook: _Hook, request: dict[str, Any]
+    ) -> bool:
+        """Whether this is settled: received, or never to be sent."""
+        body = compact({"type": "request.finished", "id": request_id, "request": request})
+        master = self._settings.webhook_secret or ""
+        headers = signed_headers(master, hook.tenant, request_id, await self._clock.now(), body)
+        headers["content-type"] = "application/json"
+        try:
+            url = checked_url(hook.url, self._settings.webhook_origins)
+            async with http.stream("POST", url, content=body, headers=headers) as answer:
+                status = answer.status_code
+        except ApiError:
+            self._metrics.webhooks.labels("not_allowed").inc()
+            return True
+        except httpx.HTTPError as error:
+            self._metrics.webhooks.labels("unreachable").inc()
+            _log.warning("webhook of %s: %s", request_id, type(error).__name__)
+            return False
+        received = 200 <= status < 300
+        self._metrics.webhooks.labels("delivered" if received else "refused").inc()
+        if not received:
+            _log.warning("webhook of %s: answered %d", request_id, status)
+        return received or status == 410
+
+    async def _put_off(self, taken: Taken, hook: _Hook) -> None:
+        if hook.attempts >= ATTEMPTS:
+            self._metrics.webhooks.labels("given_up").inc()
+            _log.error("webhook of %s: given up after %d attempts", taken.id, hook.attempts)
+            await self._schedule.finish(taken)
+            return
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (hook.attempts - 1))
+        await self._schedule.postpone(taken, jittered(pause), hook.encode())
