@@ -60,9 +60,10 @@ class Completion:
             ApiError: a choice ended with an error, expired or was cancelled. OpenAI's finish reasons have
                 none for that, and half an answer is not to be taken for a whole one.
         """
-        for index, result in enumerate(results):
+        # A choice that failed has had the others cancelled: theirs is not the reason.
+        for result in sorted(results, key=lambda result: result.finish_reason == "cancelled"):
             _raise_failure(result.finish_reason, result)
-            self._usages[index] = result.usage
+        self._usages.update((index, result.usage) for index, result in enumerate(results))
         choices = [self._choice(index, result) for index, result in enumerate(results)]
         return self._object(self.format.whole, choices) | {"usage": self._usage()}
 
