@@ -57,7 +57,7 @@ class Telemetry:
         def histogram(name: str, description: str) -> Histogram:
             return Histogram(f"headrace_{name}_seconds", description, registry=registry, buckets=_LATENCIES)
 
-        self._queue_wait = histogram("queue_wait", "From enqueueing to the claim by a worker.")
+        self._queue_wait = histogram("queue_wait", "From enqueueing to the first claim by a worker.")
         self._first_token = histogram("time_to_first_token", "From enqueueing to the first token.")
         self._inter_token = histogram("inter_token_latency", "Between tokens of one request.")
         self._step = histogram("step", "One iteration: scheduling, forward pass, sampling.")
@@ -85,8 +85,9 @@ class Telemetry:
         if sequence.epoch == 1:  # later claims come after another worker, not after the queue
             self._queue_wait.observe(waited)
         now = time.monotonic()
-        resumed = bool(sequence.output)
-        self._streams[sequence.id] = Served(sequence.id, sequence.epoch, trace, now - waited, now, resumed)
+        self._streams[sequence.id] = Served(
+            sequence.id, sequence.epoch, trace, now - waited, now, len(sequence.output)
+        )
 
     def dropped(self, sequence_id: str) -> None:
         """A request left without an end that this worker would report."""
@@ -102,13 +103,18 @@ class Telemetry:
         now = time.monotonic()
         if step.chunks:
             self._step.observe(seconds)
-        prefill = sum(chunk.length for chunk in step.chunks if chunk.position == 0)
+        # What is computed again of a resumed or preempted sequence is prefill, too.
+        prefill = sum(chunk.length for chunk in step.chunks if chunk.length > 1 or not chunk.position)
         output = 0
         for delta in step.deltas:
-            output += len(delta.tokens)
             stream = self._streams.get(delta.sequence_id)
             if stream is None:
                 continue
+            known = delta.seq + len(delta.tokens)
+            if known <= stream.output:  # only text is new
+                continue
+            output += known - stream.output
+            stream.output = known
             if stream.last_token is None:
                 stream.first_token = now
                 if not stream.resumed:
@@ -157,20 +163,25 @@ def _log_end(served: Served, finished: Finished | None) -> None:
         line.info("released: another worker continues it")
         return
     now = time.monotonic()
+    queued = served.queued
     details = {
         "trace": served.trace,
         "epoch": served.epoch,
         "reason": finished.reason,
         "prompt_tokens": finished.prompt_tokens,
         "completion_tokens": len(finished.tokens),
-        "queued": round(served.claimed - served.enqueued, 4),
+        "queued": None if queued is None else round(queued, 4),
         "seconds": round(now - served.enqueued, 4),
+        "here": round(now - served.claimed, 4),
     }
+    part = (
+        f"{queued:.3f} of them queued" if queued is not None else f"{now - served.claimed:.3f} of them here"
+    )
     line.info(
-        "%s after %.3f s, %.3f of them queued; %d tokens of prompt, %d of output",
+        "%s after %.3f s, %s; %d tokens of prompt, %d of output",
         finished.reason,
         now - served.enqueued,
-        served.claimed - served.enqueued,
+        part,
         finished.prompt_tokens,
         len(finished.tokens),
         extra=details,
@@ -220,6 +231,11 @@ class _Reader(Collector):
             "redis_round_trips": ("Round trips to Redis.", counters.round_trips),
             "requests_taken": ("Entries taken from the queue.", counters.taken),
             "requests_redelivered": ("Entries taken over from other workers.", counters.redelivered),
+            "requests_abandoned": (
+                "Claims of requests whose worker had fallen silent.",
+                counters.abandoned,
+            ),
+            "entries_put_back": ("Entries that somebody had deleted from a queue.", counters.put_back),
             "requests_resumed": ("Claims that went on after earlier output.", counters.resumed),
             "requests_invalid": ("Requests refused as invalid.", counters.invalid),
             "dead_letters": ("Requests given up on.", counters.dead_letters),

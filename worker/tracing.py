@@ -5,7 +5,7 @@ Attributes are named as OpenTelemetry's conventions for generative AI name them.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .engine.step import Finished
@@ -24,10 +24,20 @@ class Served:
     """W3C traceparent."""
     enqueued: float
     claimed: float
-    resumed: bool = False
+    output: int = 0
+    """Output tokens so far, those of earlier claims included."""
+    resumed: bool = field(init=False)
     """It goes on after output of an earlier claim: the first token here is not the request's first."""
     first_token: float | None = None
     last_token: float | None = None
+
+    def __post_init__(self) -> None:
+        self.resumed = self.output > 0
+
+    @property
+    def queued(self) -> float | None:
+        """Seconds in the queue; None for later claims, before which the request was another worker's."""
+        return self.claimed - self.enqueued if self.epoch == 1 else None
 
 
 class Traces:
@@ -59,8 +69,9 @@ class Traces:
             "headrace.worker": self._worker,
         }
         parent = self._propagator.extract({"traceparent": served.trace} if served.trace else {})
+        start = served.claimed if served.queued is None else served.enqueued
         request = self._tracer.start_span(
-            "headrace.request", parent, SpanKind.CONSUMER, attributes, start_time=at(served.enqueued)
+            "headrace.request", parent, SpanKind.CONSUMER, attributes, start_time=at(start)
         )
         if finished is None:
             request.set_status(StatusCode.ERROR, "claim lost")
@@ -71,10 +82,9 @@ class Traces:
             request.set_attribute("headrace.usage.cached_tokens", finished.cached_tokens)
             if finished.reason == "error":
                 request.set_status(StatusCode.ERROR, finished.error_code)
-        phases = [
-            ("headrace.queue", served.enqueued, served.claimed),
-            ("headrace.prefill", served.claimed, served.first_token or now),
-        ]
+        phases = [("headrace.prefill", served.claimed, served.first_token or now)]
+        if served.queued is not None:
+            phases.insert(0, ("headrace.queue", served.enqueued, served.claimed))
         if served.first_token is not None:
             phases.append(("headrace.decode", served.first_token, now))
         within = set_span_in_context(request)

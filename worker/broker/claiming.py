@@ -264,7 +264,8 @@ class Claimer:
 
     def _claimed(self, read: _Read, verdict: str, now: int, terms: list[Any]) -> list[Claim]:
         held, request = read.held, read.request
-        epoch, attempts, logged, events = terms
+        epoch, attempts, logged, events, abandoned = terms
+        self._counters.abandoned += abandoned
         resumed = None
         damage = None
         try:

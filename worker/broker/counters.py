@@ -14,7 +14,9 @@ class Counters:
     taken: int = 0
     """Entries taken from the queue for the first time."""
     redelivered: int = 0
-    """Entries taken over from a worker that stopped renewing its lease."""
+    """Entries taken over from another worker: it had stopped renewing its lease, or had handed them back."""
+    abandoned: int = 0
+    """Claims of requests whose worker had fallen silent."""
     resumed: int = 0
     """Claims that went on after tokens of an earlier epoch."""
     duplicates: int = 0

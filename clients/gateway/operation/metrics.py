@@ -1,7 +1,6 @@
 """What a gateway counts, for Prometheus. No label holds a tenant, a key or an id."""
 
 from collections import Counter as Counts
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,7 +13,6 @@ from ...queue_metrics import queue_families
 from ..streams.slots import StreamSlots
 
 _LATENCIES: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_RECENT: Final = 1000
 
 
 class Metrics:
@@ -22,8 +20,6 @@ class Metrics:
 
     def __init__(self, slots: StreamSlots) -> None:
         self.registry = CollectorRegistry()
-        self.recent_first_tokens: deque[float] = deque(maxlen=_RECENT)
-        """The last times to first token, for those who look without Prometheus."""
         self.requests = Counter(
             "headrace_gateway_http_requests",
             "HTTP requests answered, by route.",
@@ -69,7 +65,6 @@ class Metrics:
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
-        self.recent_first_tokens.append(seconds)
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)

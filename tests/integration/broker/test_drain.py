@@ -48,6 +48,7 @@ async def test_requests_handed_back_go_on_elsewhere_without_waiting_for_the_leas
         assert not redis_client.exists(KEYS.worker(MODEL, "leaving"))
         await until(lambda: queue_is_empty(redis_client))
         tasks.cancel_scope.cancel()
+    assert (staying_broker.counters.redelivered, staying_broker.counters.abandoned) == (3, 0)
     for name in ("a", "b", "c"):
         assert_served(redis_client, name, 12)
         # Handed back is not failed: one attempt is all that is allowed, and the second claim was in order.
@@ -110,3 +111,18 @@ async def test_the_worker_record_tells_of_itself_and_expires(
         assert redis_client.hget(key, "started") == started
         tasks.cancel_scope.cancel()
     await until(lambda: not redis_client.exists(key))
+
+
+async def test_the_record_of_a_worker_that_died_and_was_started_again_tells_of_the_new_one(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    key = KEYS.worker(MODEL, "w")
+    seconds, _ = redis_client.time()
+    old = seconds * 1000 - 86_400_000
+    redis_client.hset(key, "started", old)
+    redis_client.pexpire(key, 60_000)
+    async with open_broker(settings(redis_url), record=lambda: {"model": MODEL}) as broker:
+        await broker.leases.renew()
+    started = redis_client.hget(key, "started")
+    assert started is not None
+    assert int(started) > old + 80_000_000

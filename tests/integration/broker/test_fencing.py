@@ -39,7 +39,8 @@ async def test_another_worker_goes_on_where_a_killed_one_ended(
         await until(lambda: queue_is_empty(redis_client))
         tasks.cancel_scope.cancel()
     assert heir.engine.first_tokens == {"a": 5}
-    assert (broker.counters.redelivered, broker.counters.resumed) == (1, 1)
+    counters = broker.counters
+    assert (counters.redelivered, counters.abandoned, counters.resumed) == (1, 1, 1)
     assert_served(redis_client, "a", 12)
     state = state_of(redis_client, "a")
     assert (state["epoch"], state["attempts"]) == ("2", "2")

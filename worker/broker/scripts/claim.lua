@@ -7,7 +7,8 @@
 --       1 if it is no wonder that the worker before fell silent, since Redis could not be reached,
 --       an entry's place that this one may take: it is not on its queue any more
 -- Returns {verdict, now ms, ...}
---   'run' | 'cancelled' | 'expired' | 'poison', now, epoch, attempts, logged tokens, {event, ...}
+--   'run' | 'cancelled' | 'expired' | 'poison', now, epoch, attempts, logged tokens, {event, ...},
+--   1 if the worker before fell silent, else 0
 --     claimed; in the last three cases the caller ends the request without running it
 --   'finished', now, dead-letter error or ''     this entry's request has ended; only settling it is left
 --   'duplicate', now, place or ''                another entry has ended the request, or started it: its place
@@ -55,8 +56,10 @@ end
 -- The same delivery claimed twice is a repetition whose first reply was lost.
 local repeated = status == 'running' and state[6] == consumer and claimed == place and deliveries == delivered
 local silent = state[12] or ''
+local put_back = claimed == place and delivered == 0
+local abandoned = status == 'running' and not repeated and not put_back
 if status == 'running' and not repeated then
-  if excused or (claimed == place and delivered == 0) then
+  if excused or put_back then
     attempts = attempts - 1
   else
     local quarter = seq > since
@@ -91,4 +94,4 @@ for _, item in ipairs(redis.call('XRANGE', KEYS[2], '-', '+')) do
   end
 end
 
-return {verdict, now, epoch, attempts, seq, events}
+return {verdict, now, epoch, attempts, seq, events, abandoned and 1 or 0}

@@ -31,12 +31,11 @@ end
 
 local at = 6 + 2 * tonumber(ARGV[5])
 if at > 6 then
-  local known = redis.call('EXISTS', worker) == 1
   -- A script that has begun to write may go on when memory is full, and this must: it is what keeps requests
   -- from moving and clients from seeing no worker.
   redis.call('PEXPIRE', worker, lease)
-  redis.call('HSET', worker, 'updated', now, unpack(ARGV, 6, at - 1))
-  if not known then redis.call('HSET', worker, 'started', now - tonumber(ARGV[4])) end
+  -- `started` is written each time: the record may be that of a worker of the same name that has just died.
+  redis.call('HSET', worker, 'updated', now, 'started', now - tonumber(ARGV[4]), unpack(ARGV, 6, at - 1))
   redis.call('PEXPIRE', worker, lease)
 end
 
