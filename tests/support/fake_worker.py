@@ -6,6 +6,7 @@ against the real worker's scripts.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 import redis
@@ -47,6 +48,7 @@ class FakeWorker:
         )
         self._sent: dict[str, list[Delta]] = {}
         self._epochs: dict[str, int] = {}
+        self._taken: deque[tuple[bytes, bytes, dict[bytes, bytes]]] = deque()
 
     def close(self) -> None:
         self.redis.close()
@@ -56,22 +58,27 @@ class FakeWorker:
         streams = dict.fromkeys(self.keys.queues(self.model), ">")
         give_up = time.monotonic() + timeout
         while time.monotonic() < give_up:
+            if self._taken:
+                return self._claim_first()
             try:
                 reply = self.redis.xreadgroup(GROUP, "fake", streams, count=1, block=50)
             except redis.ResponseError as error:
                 assert "NOGROUP" in str(error)
                 self._create_groups()
                 continue
-            for queue, entries in reply:
-                for entry_id, fields in entries[:1]:
-                    request = decode_request(fields[b"r"])
-                    self.claim(request.id, entry_id)
-                    with self.redis.pipeline() as pipeline:
-                        pipeline.xack(queue, GROUP, entry_id)
-                        pipeline.xdel(queue, entry_id)
-                        pipeline.execute()
-                    return request
+            # One of each queue that has any.
+            self._taken += [(queue, *entry) for queue, entries in reply for entry in entries]
         raise AssertionError("no request came")
+
+    def _claim_first(self) -> Request:
+        queue, entry_id, fields = self._taken.popleft()
+        request = decode_request(fields[b"r"])
+        self.claim(request.id, entry_id)
+        with self.redis.pipeline() as pipeline:
+            pipeline.xack(queue, GROUP, entry_id)
+            pipeline.xdel(queue, entry_id)
+            pipeline.execute()
+        return request
 
     def _create_groups(self) -> None:
         for queue in self.keys.queues(self.model):
