@@ -54,9 +54,9 @@ def test_everything_can_be_done_from_the_keyboard(tab: PlaygroundPage, worker: P
 
 
 def test_a_sequence_row_shows_its_blocks_on_demand(tab: PlaygroundPage, worker: PacedWorker) -> None:
-    worker.pause = 0.05
+    worker.pause = 0.1  # it runs until the test ends
     page = tab.open().page
-    tab.send("The wheel", max_tokens=120)
+    tab.send("The wheel", max_tokens=400)
     button = page.locator(".sequences button").first
     expect(button).to_be_visible()
     button.press("Enter")
