@@ -8,13 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-WRONG_CLOCK = """\
-import time
-_time, _time_ns = time.time, time.time_ns
-time.time = lambda: _time() + {hours} * 3600
-time.time_ns = lambda: _time_ns() + {hours} * 3600 * 10**9
-"""
-"""Before anything of ours is imported."""
+from wrong_clock import WRONG_CLOCK
 
 
 def command(*arguments: str, hours: int = 0) -> list[str]:

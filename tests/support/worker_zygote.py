@@ -18,6 +18,7 @@ from typing import Any
 
 import anyio
 from simulated_model import MODEL, simulated_assembly
+from wrong_clock import WRONG_CLOCK
 
 from headrace.worker.app import run_worker
 from headrace.worker.assembly import Assembly
@@ -41,8 +42,12 @@ def serve(
     step_seconds: float,
     num_blocks: int = 64,
     verified: bool = True,
+    hours: int = 0,
 ) -> None:
-    """One worker's life, until a signal. Leaked blocks, and whatever is raised, make its exit status 1."""
+    """One worker's life, until a signal, on a host whose clock is so many ``hours`` ahead.
+
+    Leaked blocks, and whatever is raised, make its exit status 1."""
+    exec(WRONG_CLOCK.format(hours=hours), {})  # noqa: S102  our own
     assemblies: list[Assembly] = []
 
     def on_ready(assembly: Assembly) -> None:
