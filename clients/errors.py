@@ -38,7 +38,8 @@ class QueueFull(HeadraceError):
 class UnknownRequest(HeadraceError):
     """Redis has neither state nor events of this id: never submitted, expired, or lost with the data.
 
-    Also where a submission got no further than its state, or somebody deleted its queue entry. Submitting it again under its id is always safe.
+    Also where a submission got no further than its state, or somebody deleted its queue entry.
+    Submitting it again under its id is always safe.
     """
 
     def __init__(self, request_id: str) -> None:
