@@ -39,6 +39,8 @@ def first_flaw(value: Any, *, finite: bool = False) -> Flaw | None:
             case float():
                 if finite and not isfinite(item):
                     problem = "must be a finite number"
+            case tuple() if type(item) is not tuple:  # such as msgpack's extension types
+                problem = f"must be plain data, got {type(item).__name__}"
             case Mapping() | list() | tuple():
                 if len(path) >= MAX_DEPTH:
                     return Flaw(path[0], f"must be nested at most {MAX_DEPTH} deep")
