@@ -35,7 +35,7 @@ async def fleet(url: str, ageing: float = 30.0) -> AsyncIterator[list[CountingWo
         for number in range(WORKERS):
             config = settings(url, f"w{number}", lease=30, ageing=ageing)
             broker = await stack.enter_async_context(open_broker(config))
-            workers.append(CountingWorker(broker, CountingEngine(room=ROOM)))
+            workers.append(CountingWorker(broker, CountingEngine(capacity=ROOM)))
             tasks.start_soon(workers[-1].serve)
         yield workers
         tasks.cancel_scope.cancel()

@@ -71,30 +71,34 @@ class Inbox:
     async def run(self) -> None:
         """Receive and prepare until cancelled."""
         while True:
-            claim = await self._broker.intake.next_claim()
-            self._preparing = preparing = _Preparing(claim)
-            try:
-                sequence = await anyio.to_thread.run_sync(self._preparation.sequence, claim)
-            except InvalidInputError as error:
-                about(log, claim.request.id).info("refused: %s", error)
-                self._broker.reject(claim, "invalid_request", str(error))
-                sequence = None
-            except Exception as error:  # one request must not end the worker
-                kind = type(error).__name__
-                line = about(log, claim.request.id)
-                line.error("ended with an error: its preparation raised %s: %s", kind, error)
-                line.debug("traceback", exc_info=error)
-                self._broker.reject(claim, "internal_error", f"preparing the request raised {kind}")
-                sequence = None
-            finally:
-                self._preparing = None
-            if sequence is None or preparing.lost:
-                self._left = True
-            elif preparing.end is not None:
-                self._broker.end(claim, preparing.end)
-                self._left = True
-            else:
-                self._telemetry.joined(sequence, claim.waited_ms, claim.request.trace)
-                self._ready.append(sequence)
-            self._arrived.set()
-            self._arrived = anyio.Event()
+            await self.receive()
+
+    async def receive(self) -> None:
+        """Receive the next claim, and prepare it."""
+        claim = await self._broker.intake.next_claim()
+        self._preparing = preparing = _Preparing(claim)
+        try:
+            sequence = await anyio.to_thread.run_sync(self._preparation.sequence, claim)
+        except InvalidInputError as error:
+            about(log, claim.request.id).info("refused: %s", error)
+            self._broker.reject(claim, "invalid_request", str(error))
+            sequence = None
+        except Exception as error:  # one request must not end the worker
+            kind = type(error).__name__
+            line = about(log, claim.request.id)
+            line.error("ended with an error: its preparation raised %s: %s", kind, error)
+            line.debug("traceback", exc_info=error)
+            self._broker.reject(claim, "internal_error", f"preparing the request raised {kind}")
+            sequence = None
+        finally:
+            self._preparing = None
+        if sequence is None or preparing.lost:
+            self._left = True
+        elif preparing.end is not None:
+            self._broker.end(claim, preparing.end)
+            self._left = True
+        else:
+            self._telemetry.joined(sequence, claim.waited_ms, claim.request.trace)
+            self._ready.append(sequence)
+        self._arrived.set()
+        self._arrived = anyio.Event()

@@ -66,16 +66,24 @@ class ServeLoop:
         # Always the same thread: the libraries below keep state per thread.
         with ThreadPoolExecutor(1, thread_name_prefix="engine") as engine_thread:
             while not self._is_drained():
-                engine.add(inbox.take())  # the iteration boundary: new arrivals join here
-                interrupts = broker.control.take()
-                self._interrupt(interrupts)
-                self._displaced.turn(interrupts, draining=self.draining)
+                self.join_batch()
                 if engine.has_work and not broker.outbox.full:
-                    step = await self._step(engine_thread)
-                    broker.outbox.put(step.deltas, step.finished)  # delivered while the next step computes
+                    await self.iterate(engine_thread)
                 else:
                     await self._wait()
                 broker.intake.offer(engine.credits(broker.clock.now_ms()), waiting=len(inbox))
+
+    def join_batch(self) -> None:
+        """The iteration boundary: new arrivals join the batch, and interrupted sequences leave it."""
+        self._engine.add(self._inbox.take())
+        interrupts = self._broker.control.take()
+        self._interrupt(interrupts)
+        self._displaced.turn(interrupts, draining=self.draining)
+
+    async def iterate(self, engine_thread: ThreadPoolExecutor) -> None:
+        """One engine step; its output is delivered while the next one computes."""
+        step = await self._step(engine_thread)
+        self._broker.outbox.put(step.deltas, step.finished)
 
     def _is_drained(self) -> bool:
         if self._deadline is None:

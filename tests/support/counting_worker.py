@@ -1,11 +1,15 @@
-"""A broker with a serve loop over an engine that counts: output token ``n`` of any request is ``n``."""
+"""The worker's serve loop over an engine that counts: output token ``n`` of any request is ``n``."""
 
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import msgpack
 import redis
+from prometheus_client import CollectorRegistry
 
 from headrace.clients.protocol import (
     Done,
@@ -17,7 +21,13 @@ from headrace.clients.protocol import (
     make_request,
 )
 from headrace.worker.broker import Broker, BrokerSettings, Claim
-from headrace.worker.engine.step import Delta, Finished
+from headrace.worker.engine.engine import Engine, EngineStatus
+from headrace.worker.engine.sequence import SamplingParams, Sequence
+from headrace.worker.engine.step import Delta, Finished, Step
+from headrace.worker.inbox import Inbox
+from headrace.worker.preparation import Preparation
+from headrace.worker.serve import ServeLoop
+from headrace.worker.telemetry import Telemetry
 
 MODEL = "m"
 KEYS = Keys()
@@ -93,7 +103,7 @@ def queue_is_empty(client: redis.Redis) -> bool:
 
 @dataclass
 class _Running:
-    claim: Claim
+    sequence: Sequence
     tokens: list[int]
     text: str
 
@@ -105,91 +115,138 @@ class CountingEngine:
     ``epoch_weight`` times the claim's epoch is added to each token, which tells who made it.
     """
 
-    room: int = 8
+    capacity: int = 8
     pause_at: int | None = None
     epoch_weight: int = 0
+    step_seconds: float = 0.002
     running: dict[str, _Running] = field(default_factory=dict)
-    ends: list[Finished] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
     first_tokens: dict[str, int] = field(default_factory=dict)
     """Where each request's last run started."""
+    most_running: int = 0
 
-    def add(self, claim: Claim) -> None:
-        resumed = claim.resumed
-        tokens = list(resumed.tokens) if resumed else []
-        self.running[claim.request.id] = _Running(claim, tokens, resumed.text if resumed else "")
-        self.first_tokens[claim.request.id] = len(tokens)
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.finished)
+
+    @property
+    def status(self) -> EngineStatus:
+        return EngineStatus(len(self.running), 0, 0, 0, 0, 0)
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        return []  # whatever is added runs at once
+
+    def credits(self, now: int) -> tuple[int, int, int]:
+        free = max(0, self.capacity - len(self.running))
+        return free, free, free
+
+    def fits(self, num_tokens: int, now: int) -> bool:
+        return len(self.running) < self.capacity
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            tokens = list(sequence.output)
+            self.running[sequence.id] = _Running(sequence, tokens, text_of(len(tokens)))
+            self.first_tokens[sequence.id] = len(tokens)
+        self.most_running = max(self.most_running, len(self.running))
+
+    def cancel(self, reasons: Mapping[str, FinishReason]) -> None:
+        for request_id, reason in reasons.items():
+            self.end(request_id, reason)
 
     def end(self, request_id: str, reason: FinishReason) -> None:
         if one := self.running.pop(request_id, None):
-            claim = one.claim
-            ending = Finished(claim.request.id, claim.epoch, reason, one.tokens, one.text, None, 1, 0)
-            self.ends.append(ending)
+            epoch = one.sequence.epoch
+            self.finished.append(Finished(request_id, epoch, reason, one.tokens, one.text, None, 1, 0))
 
-    def drop(self, request_id: str, epoch: int) -> None:
-        one = self.running.get(request_id)
-        if one is not None and one.claim.epoch == epoch:
-            del self.running[request_id]
+    def drop(self, claims: Mapping[str, int]) -> None:
+        for request_id, epoch in claims.items():
+            one = self.running.get(request_id)
+            if one is not None and one.sequence.epoch == epoch:
+                del self.running[request_id]
 
-    def step(self) -> tuple[list[Delta], list[Finished]]:
+    def step(self) -> Step:
+        time.sleep(self.step_seconds)
         deltas: list[Delta] = []
         for request_id, one in list(self.running.items()):
             if self.pause_at is not None and len(one.tokens) >= self.pause_at:
                 continue
-            claim, position = one.claim, len(one.tokens)
+            sequence, position = one.sequence, len(one.tokens)
             piece = word(position)
-            token = position + self.epoch_weight * claim.epoch
-            deltas.append(Delta(request_id, claim.epoch, position, len(one.text), [token], piece))
+            token = position + self.epoch_weight * sequence.epoch
+            deltas.append(Delta(request_id, sequence.epoch, position, len(one.text), [token], piece))
             one.tokens.append(token)
             one.text += piece
-            if len(one.tokens) >= claim.request.max_tokens:
+            if len(one.tokens) >= sequence.sampling.max_tokens:
                 self.end(request_id, "length")
-        ends, self.ends = self.ends, []
-        return deltas, ends
+        finished, self.finished = self.finished, []
+        return Step(deltas=deltas, finished=finished)
+
+
+@dataclass
+class _CountingPreparation:
+    """Makes sequences without a tokenizer, and takes note of the claims."""
+
+    seen: list[Claim] = field(default_factory=list)
+
+    def sequence(self, claim: Claim) -> Sequence:
+        self.seen.append(claim)
+        sampling = SamplingParams(max_tokens=claim.request.max_tokens)
+        output = list(claim.resumed.tokens) if claim.resumed else []
+        return Sequence(
+            id=claim.request.id,
+            prompt=[0],
+            sampling=sampling,
+            priority=claim.priority,
+            arrival=claim.arrival_ms,
+            epoch=claim.epoch,
+            output=output,
+        )
 
 
 class CountingWorker:
-    """The serve loop over a broker. ``serve`` runs everything until cancelled: a worker's whole life."""
+    """The worker's own serve loop between a broker and an engine that counts.
+
+    ``serve`` runs everything until cancelled: a worker's whole life. Or a test calls ``receive`` and ``step``
+    by hand, beside the broker.
+    """
 
     def __init__(self, broker: Broker, engine: CountingEngine | None = None) -> None:
         self.broker = broker
         self.engine = engine or CountingEngine()
-        self.seen: list[Claim] = []
-        self.most_running = 0
-        self.turns = 0
+        preparation = _CountingPreparation()
+        self.seen = preparation.seen
+        telemetry = Telemetry(
+            CollectorRegistry(), MODEL, "test", lambda: self.engine.status, broker.counters, list
+        )
+        self._inbox = Inbox(broker, cast(Preparation, preparation), telemetry)
+        self._loop = ServeLoop(cast(Engine, self.engine), broker, self._inbox, telemetry, grace=0.0)
+
+    @property
+    def most_running(self) -> int:
+        return self.engine.most_running
 
     async def serve(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.broker.run)
-            tasks.start_soon(self._receive)
-            tasks.start_soon(self._loop)
+            tasks.start_soon(self._inbox.run)
+            tasks.start_soon(self._loop.run)
 
-    def step(self) -> None:
-        """One turn of the serve loop."""
-        engine, broker = self.engine, self.broker
-        self.turns += 1
-        interrupts = broker.control.take()
-        for request_id, epoch in interrupts.drop.items():
-            engine.drop(request_id, epoch)
-        for request_id, reason in interrupts.end.items():
-            engine.end(request_id, reason)
-        self.most_running = max(self.most_running, len(engine.running))
-        if not broker.outbox.full:
-            broker.outbox.put(*engine.step())
-        free = max(0, engine.room - len(engine.running))
-        broker.intake.offer((free, free, free))
+    async def receive(self) -> None:
+        """One claim from the broker; it joins the batch at the next step."""
+        await self._inbox.receive()
 
-    def receive(self, claim: Claim) -> None:
-        self.seen.append(claim)
-        self.engine.add(claim)
+    def join_batch(self) -> None:
+        """The iteration boundary of the serve loop."""
+        self._loop.join_batch()
 
-    async def _receive(self) -> None:
-        while True:
-            self.receive(await self.broker.intake.next_claim())
-
-    async def _loop(self) -> None:
-        while True:
-            self.step()
-            await anyio.sleep(0.002)
+    async def step(self) -> None:
+        """One iteration of the serve loop, if there is anything to compute."""
+        self.join_batch()
+        if self.engine.has_work:
+            with ThreadPoolExecutor(1) as thread:
+                await self._loop.iterate(thread)
 
 
 async def until(condition: Any, *, within: float = 20.0) -> None:

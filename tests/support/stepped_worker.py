@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import redis
-from counting_worker import MODEL, CountingEngine
+from counting_worker import MODEL, CountingEngine, CountingWorker
 
 from headrace.clients.cluster import Call
 from headrace.worker.broker import Broker, BrokerSettings
@@ -56,7 +56,8 @@ class SteppedWorker:
         )
         self.connection = SteppedConnection(url, Counters(), timeout=20)
         self.broker = Broker(configuration, self.connection, record=dict, progressing=lambda: True)
-        self.engine = CountingEngine(epoch_weight=epoch_weight)
+        self.engine = CountingEngine(epoch_weight=epoch_weight, step_seconds=0.0)
+        self._worker = CountingWorker(self.broker, self.engine)
 
     async def pull(self, fault: str | None = None) -> None:
         self.connection.fault = fault
@@ -69,15 +70,10 @@ class SteppedWorker:
         await self.broker.intake.claim()
 
     async def compute(self) -> None:
-        interrupts = self.broker.control.take()
-        for request_id, epoch in interrupts.drop.items():
-            self.engine.drop(request_id, epoch)
-        for request_id, reason in interrupts.end.items():
-            self.engine.end(request_id, reason)
         while self.broker.intake.ready:
             with anyio.move_on_after(0.2):  # the last one may have ended while it waited
-                self.engine.add(await self.broker.intake.next_claim())
-        self.broker.outbox.put(*self.engine.step())
+                await self._worker.receive()
+        await self._worker.step()
 
     async def flush(self, fault: str | None = None) -> None:
         self.connection.fault = fault

@@ -22,7 +22,7 @@ from counting_worker import (
 )
 
 from headrace.clients.protocol import Delta
-from headrace.worker.broker import Claim, open_broker
+from headrace.worker.broker import open_broker
 
 pytestmark = pytest.mark.anyio
 
@@ -178,26 +178,26 @@ async def test_a_request_lost_and_claimed_again_is_handed_out_after_its_loss_was
         tasks.start_soon(broker.run)
         broker.intake.offer((2, 2, 2))
         with anyio.fail_after(20):
-            worker.receive(await broker.intake.next_claim())
+            await worker.receive()
+        worker.join_batch()
         redis_client.delete(KEYS.request("a"))  # its entry is then taken as if it were new
         await until(lambda: broker.counters.lost_claims == 1)
         await until(lambda: state_of(redis_client, "a").get("status") == "running")
-        broker.outbox.put(*worker.engine.step())  # of the old claim
-        again: list[Claim] = []
-
-        async def receive() -> None:
-            again.append(await broker.intake.next_claim())
-
-        tasks.start_soon(receive)
+        step = worker.engine.step()  # of the old claim
+        broker.outbox.put(step.deltas, step.finished)
+        tasks.start_soon(worker.receive)
         seen = broker.counters.round_trips
         await until(lambda: broker.counters.round_trips > seen + 4)
-        assert again == []
-        assert broker.control.take().drop == {"a": 1}
-        await until(lambda: again)
-        assert again[0].epoch == 1
-        worker.engine.drop("a", 1)
-        worker.receive(again[0])
+        assert len(worker.seen) == 1
+        assert list(worker.engine.running) == ["a"]
+        worker.join_batch()
+        assert not worker.engine.running
+        await until(lambda: len(worker.seen) == 2)
+        assert worker.seen[1].epoch == 1
         worker.engine.pause_at = None
-        await until(lambda: worker.step() or done_of(redis_client, "a"))
+        with anyio.fail_after(20):
+            while done_of(redis_client, "a") is None:
+                await worker.step()
+                await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()
     assert_served(redis_client, "a", 12)

@@ -63,7 +63,7 @@ async def test_orphans_go_before_new_requests_however_many_there_are(
     for number in range(40):
         enqueue(redis_client, f"new{number}", priority="high", lane=number % 16)
     async with open_broker(settings(redis_url, lease=600)) as broker, anyio.create_task_group() as tasks:
-        worker = CountingWorker(broker, CountingEngine(room=1))
+        worker = CountingWorker(broker, CountingEngine(capacity=1))
         tasks.start_soon(worker.serve)
         await until(lambda: queue_is_empty(redis_client))
         tasks.cancel_scope.cancel()
@@ -81,7 +81,7 @@ async def test_a_sweep_takes_no_more_than_there_is_room_for_and_reaches_every_or
     take_as(redis_client, "gone", 60)
     silence(redis_client, "gone")
     async with open_broker(settings(redis_url, lease=600)) as broker, anyio.create_task_group() as tasks:
-        worker = CountingWorker(broker, CountingEngine(room=2))
+        worker = CountingWorker(broker, CountingEngine(capacity=2))
         tasks.start_soon(worker.serve)
         await until(lambda: len(worker.seen) == 60 and broker.held == 0)
         tasks.cancel_scope.cancel()
@@ -101,7 +101,7 @@ async def test_two_workers_do_not_both_take_an_orphan_over(redis_url: str, redis
         open_broker(settings(redis_url, "two", lease=600)) as two,
         anyio.create_task_group() as tasks,
     ):
-        workers = [CountingWorker(broker, CountingEngine(room=4)) for broker in (one, two)]
+        workers = [CountingWorker(broker, CountingEngine(capacity=4)) for broker in (one, two)]
         for worker in workers:
             tasks.start_soon(worker.serve)
         await until(lambda: queue_is_empty(redis_client))

@@ -72,7 +72,7 @@ async def test_after_an_outage_longer_than_a_lease_nothing_has_moved_and_nothing
         ) as idle,
         anyio.create_task_group() as tasks,
     ):
-        owner, other = CountingWorker(busy, CountingEngine(room=20, pause_at=5)), CountingWorker(idle)
+        owner, other = CountingWorker(busy, CountingEngine(capacity=20, pause_at=5)), CountingWorker(idle)
         tasks.start_soon(owner.serve)
         await until(lambda: all(state_of(client, name).get("seq") == "5" for name in NAMES))
         tasks.start_soon(other.serve)

@@ -216,7 +216,7 @@ async def test_an_entry_put_back_behind_others_costs_the_request_no_attempt(
         open_broker(settings(redis_url, "second")) as second,
         anyio.create_task_group() as tasks,
     ):
-        slow = CountingWorker(first, CountingEngine(room=1, pause_at=3))
+        slow = CountingWorker(first, CountingEngine(capacity=1, pause_at=3))
         tasks.start_soon(slow.serve)
         await until(lambda: state_of(redis_client, "a").get("seq") == "3")
         trim(redis_client)
@@ -256,7 +256,7 @@ async def test_whoever_follows_a_request_without_an_entry_is_told_and_nobody_els
     client: AsyncClient, redis_url: str, redis_client: redis.Redis
 ) -> None:
     async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
-        worker = CountingWorker(broker, CountingEngine(room=1, pause_at=3))
+        worker = CountingWorker(broker, CountingEngine(capacity=1, pause_at=3))
         tasks.start_soon(worker.serve)
         for name in ("runs", "waits", "lost"):
             await client.submit("p", id=name, max_tokens=8)
