@@ -20,7 +20,10 @@ class Contact:
         """The end of the last gap that came of Redis, not of this worker; 0 without one."""
 
     def note(self, now: int, *, hindered: bool) -> bool:
-        """A renewal has succeeded, which Redis had ``hindered``; says if it ends a gap or is the first."""
+        """A renewal has succeeded, which Redis had ``hindered`` (not this process by standing still).
+
+        Says if it ends a gap or is the first.
+        """
         first = self.renewed is None
         gap = hindered if self.renewed is None else not 0 <= now - self.renewed <= self._longest_gap
         self.renewed = now

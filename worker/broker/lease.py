@@ -11,7 +11,7 @@ import anyio
 
 from ...clients.protocol import GROUP
 from .clock import Clock
-from .connection import FAILURES, Connection, is_transient
+from .connection import FAILURES, Connection, error_kind, is_transient
 from .contact import Contact
 from .entries import Held, Holdings
 from .put_back import put_back
@@ -25,6 +25,9 @@ Record = Mapping[str, str | int | float]
 _LONGEST_PAUSE: Final = 1.0
 """Seconds between tries while Redis is away, and no more than a sixth of a lease: once it answers, whoever
 holds requests has to be heard before others may take them over."""
+
+_TICK: Final = 1 / 24
+"""Of a lease: how finely the time spent waiting for Redis is counted."""
 
 
 class Leases:
@@ -67,8 +70,9 @@ class Leases:
         self._keys = [*queues, settings.keys.worker(settings.model, settings.name)]
         self._kick = anyio.Event()
         self._began = time.monotonic()
-        self._trying_since: float | None = None
-        self._failed = False
+        self._trying = False
+        self._refused = False
+        self._waited = 0.0
         self._cut_off_until = -math.inf
         self._excuses: dict[str, int] = {}
         self.renewed_at = -math.inf
@@ -81,12 +85,17 @@ class Leases:
         """Another worker has this claim's entry. If that is because Redis could not be reached, see to it
         that the attempt is not charged: this worker did not fall silent over the request.
         """
-        cut_off = self._failed or time.monotonic() - self._cut_off_until < self._settings.lease
+        cut_off = self._hindered or time.monotonic() - self._cut_off_until < self._settings.lease
         if held.request_id is not None and cut_off:
             self._excuses[held.request_id] = held.epoch
 
     async def run(self) -> None:
         """Renew until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._count_waiting)
+            await self._keep_renewing()
+
+    async def _keep_renewing(self) -> None:
         stalled = False
         while True:
             self._kick = anyio.Event()
@@ -104,20 +113,20 @@ class Leases:
     async def renew(self) -> None:
         """Renew once. Raises ``redis.RedisError``."""
         if not self._progressing():  # it may have stopped while Redis was away
-            self._trying_since, self._failed = None, False
+            self._trying, self._refused, self._waited = False, False, 0.0
             return
-        if self._trying_since is None:
-            self._trying_since = time.monotonic()
+        self._trying = True
         try:
             now, strays, missing = await self._beat(self._record())
-        except FAILURES:
-            self._failed = True
+        except FAILURES as error:
+            # A time limit also ends where this process stood still; what it waited for is counted anyway.
+            self._refused |= error_kind(error) != "timeout"
             raise
         self.renewed_at = time.monotonic()
-        hindered = self._failed or self.renewed_at - self._trying_since > self._settings.lease / 2
-        if self._failed:
+        hindered = self._hindered
+        if hindered:
             self._cut_off_until = self.renewed_at
-        self._trying_since, self._failed = None, False
+        self._trying, self._refused, self._waited = False, False, 0.0
         self._on_renewed(strays, self._contact.note(now, hindered=hindered))
         if missing:
             await self._put_back(missing)
@@ -132,6 +141,21 @@ class Leases:
     @property
     def _longest_pause(self) -> float:
         return min(_LONGEST_PAUSE, self._settings.lease / 6)
+
+    @property
+    def _hindered(self) -> bool:
+        """Redis, not this process, has kept the lease from being renewed in time."""
+        return self._refused or self._waited >= self._settings.lease / 2
+
+    async def _count_waiting(self) -> None:
+        """Count the time in which Redis could have answered. While this process itself stands still, because
+        of what it runs or of a busy machine, no more than a tick of it is counted.
+        """
+        tick = self._settings.lease * _TICK
+        while True:
+            await anyio.sleep(tick)
+            if self._trying:
+                self._waited += tick
 
     async def _send_excuses(self) -> None:
         """What fails is sent again after the next renewal."""

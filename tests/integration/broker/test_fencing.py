@@ -14,6 +14,7 @@ from counting_worker import (
     log_of,
     queue_is_empty,
     settings,
+    silence,
     state_of,
     until,
 )
@@ -136,7 +137,7 @@ async def test_a_request_that_kills_its_workers_is_given_up_with_a_dead_letter(
 ) -> None:
     enqueue(redis_client, "poison", max_tokens=12, metadata="m")
     body = redis_client.xrange(KEYS.queue(MODEL, "normal", 0))[0][1][b"r"]
-    limits = settings(redis_url, max_attempts=3, lease=1.0)
+    limits = settings(redis_url, max_attempts=3, lease=600)
     for attempt in range(3):
         async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
             worker = CountingWorker(broker, CountingEngine(pause_at=3))
@@ -144,6 +145,7 @@ async def test_a_request_that_kills_its_workers_is_given_up_with_a_dead_letter(
             await until(lambda n=attempt: state_of(redis_client, "poison").get("attempts") == str(n + 1))
             await until(lambda: state_of(redis_client, "poison").get("seq") == "3")
             tasks.cancel_scope.cancel()
+        silence(redis_client, broker.consumer)
     async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
         survivor = CountingWorker(broker)
         tasks.start_soon(survivor.serve)
@@ -168,12 +170,13 @@ async def test_an_attempt_that_got_further_before_its_worker_died_is_a_quarter_o
 ) -> None:
     """Who is hit time and again by what others did is no poison; who kills a worker a token is, at last."""
     enqueue(redis_client, "a", max_tokens=20)
-    limits = settings(redis_url, max_attempts=2, lease=1.0)
+    limits = settings(redis_url, max_attempts=2, lease=600)
     for attempt in range(5):
         async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
             tasks.start_soon(CountingWorker(broker, CountingEngine(pause_at=attempt + 1)).serve)
             await until(lambda n=attempt: state_of(redis_client, "a").get("seq") == str(n + 1))
             tasks.cancel_scope.cancel()
+        silence(redis_client, broker.consumer)
     async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
         tasks.start_soon(CountingWorker(broker).serve)
         await until(lambda: done_of(redis_client, "a"))

@@ -14,6 +14,7 @@ from counting_worker import (
     log_of,
     queue_is_empty,
     settings,
+    silence,
     state_of,
     until,
 )
@@ -33,12 +34,6 @@ def take_as(client: redis.Redis, consumer: str, room: int = 1) -> None:
     keys = [*KEYS.queues(MODEL), KEYS.service(MODEL)]
     arguments = [GROUP, consumer, 86_400_000, room, room, room, Ageing().ms, *Ageing().delays]
     client.eval(TAKE.text, len(keys), *keys, *arguments)
-
-
-def silence(client: redis.Redis, consumer: str) -> None:
-    """The consumer's leases have ended long ago."""
-    ids = [item["message_id"] for item in client.xpending_range(QUEUE, GROUP, "-", "+", 1000, consumer)]
-    client.xclaim(QUEUE, GROUP, consumer, 0, ids, idle=3_600_000, justid=True)
 
 
 async def test_entries_taken_by_a_reply_that_was_lost_are_found_again(

@@ -126,6 +126,31 @@ async def test_requests_of_a_worker_that_died_are_taken_over_after_an_outage_and
     assert broker.counters.redelivered == 1
 
 
+async def test_whoever_stood_still_while_it_renewed_charges_an_attempt_whose_worker_died(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """Redis answered all the while; a request that kills workers on a busy machine must end there too."""
+    enqueue(redis_client, "a", max_tokens=12)
+    limits = settings(redis_url, lease=LEASE)
+    async with open_broker(limits) as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(CountingWorker(broker, CountingEngine(pause_at=5)).serve)
+        await until(lambda: state_of(redis_client, "a").get("seq") == "5")
+        tasks.cancel_scope.cancel()
+    stalls = [0.6 * LEASE]
+
+    def record() -> dict[str, str]:
+        if stalls:
+            time.sleep(stalls.pop())
+        return {"version": "1"}
+
+    async with open_broker(limits, record=record) as broker, anyio.create_task_group() as tasks:
+        tasks.start_soon(CountingWorker(broker).serve)
+        await until(lambda: queue_is_empty(redis_client))
+        tasks.cancel_scope.cancel()
+    assert_served(redis_client, "a", 12)
+    assert state_of(redis_client, "a")["attempts"] == "2"
+
+
 @pytest.mark.parametrize("claimed_first", [True, False])
 async def test_a_worker_that_alone_was_cut_off_loses_its_request_and_takes_the_charge_back(
     redis_server: RedisServer, redis_client: redis.Redis, claimed_first: bool
