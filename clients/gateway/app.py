@@ -3,19 +3,20 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 import anyio
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
 
 from . import error_responses
-from .access.auth_middleware import Guard
+from .access.auth_middleware import AuthMiddleware
 from .gateway import make_gateway
-from .openapi import openapi_document
-from .operation.access_log import Observation
-from .operation.shutdown import Farewell
+from .operation.access_log import AccessLogMiddleware
+from .operation.shutdown import ShutdownMiddleware
 from .operation.tracing import begin_unrecorded, recorder
-from .routes import batches, completions, events, files, health, jobs, models, requests, socket, system, time
+from .routes import batches, completions, events, files, health, models, requests, system
 from .routes.pages import page_routes, web_folder
 from .settings import GatewaySettings
 
@@ -38,7 +39,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         async with gateway.client, anyio.create_task_group() as tasks:
             tasks.start_soon(gateway.webhooks.run)
-            tasks.start_soon(gateway.batches.run)
+            tasks.start_soon(gateway.batch_runner.run)
             yield
             tasks.cancel_scope.cancel()
 
@@ -52,16 +53,15 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         # Its own spans would be the same again, and its log records can hold what was asked.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.openapi = lambda: openapi_document(app)
+    app.openapi = lambda: _openapi_document(app)
     app.state.gateway = gateway
     error_responses.install(app)
-    rooms = (completions, models, jobs, requests, events, files, batches, socket, system, time, health)
-    for room in rooms:
-        app.include_router(room.router)
+    for routes in (completions, models, requests, events, files, batches, system, health):
+        app.include_router(routes.router)
     app.router.routes.extend(page_routes(web_folder()))
     # The last one added is the outermost.
-    app.add_middleware(Guard, gateway=gateway)
-    app.add_middleware(Farewell, answers=gateway.answers)
+    app.add_middleware(AuthMiddleware, gateway=gateway)
+    app.add_middleware(ShutdownMiddleware, in_flight=gateway.in_flight)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -71,5 +71,20 @@ def create_app(settings: GatewaySettings) -> FastAPI:
             expose_headers=["x-request-id", "x-headrace-request", "retry-after"],
         )
     begin = recorder() if settings.traces else begin_unrecorded
-    app.add_middleware(Observation, metrics=gateway.metrics, begin=begin)
+    app.add_middleware(AccessLogMiddleware, metrics=gateway.metrics, begin=begin)
     return app
+
+
+def _openapi_document(app: FastAPI) -> dict[str, Any]:
+    """Made once. A body that does not fit the schema is answered with 400, not with 422."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        for methods in document["paths"].values():
+            for operation in methods.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(name, None)
+        app.openapi_schema = document
+    return app.openapi_schema

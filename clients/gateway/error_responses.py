@@ -10,15 +10,10 @@ from starlette.responses import JSONResponse
 
 from ..errors import HeadraceError
 from ..protocol import RequestError
-from .errors import ApiError, api_error_of, not_found
+from .errors import ApiError, api_error_of, error_response, not_found, validation_error
 from .gateway import gateway_of
-from .validation import validation_error
 
 _log = logging.getLogger(__name__)
-
-
-def error_response(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body, error.status, error.headers)
 
 
 def install(app: FastAPI) -> None:

@@ -1,6 +1,9 @@
 """Errors as HTTP answers, in the shape that OpenAI's clients understand."""
 
+from collections.abc import Sequence
 from typing import Any, Final
+
+from starlette.responses import JSONResponse
 
 from ..errors import EventsLost, QueueFull, ServerFull, Unavailable, UnknownRequest
 from ..protocol import ErrorInfo, RequestError
@@ -46,6 +49,10 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body, error.status, error.headers)
 
 
 def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
@@ -126,6 +133,24 @@ def cancelled() -> ApiError:
 
 def expired() -> ApiError:
     return ApiError(504, "timeout_error", "The request's deadline passed.", code="deadline_exceeded")
+
+
+def validation_error(problems: Sequence[Any]) -> ApiError:
+    """The first field that is wrong. Alternatives that all failed are told together."""
+    first = list(problems[0]["loc"])
+    same = [problem for problem in problems if list(problem["loc"])[:2] == first[:2]]
+    shared = first
+    for problem in same:
+        location = list(problem["loc"])
+        shared = [part for part, other in zip(shared, location, strict=False) if part == other]
+    if problems[0]["type"] == "json_invalid":
+        return invalid("The body is not valid JSON.", None, "invalid_json")
+    param = ".".join(str(part) for part in shared[1:]) or None
+    param = None if param is None else param[:200]
+    wishes = list(dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in same))
+    message = f"{param or shared[0]}: {', or '.join(wishes)}"
+    code = "missing_required_parameter" if problems[0]["type"] == "missing" else "invalid_value"
+    return invalid(message[:500], param, code)
 
 
 def api_error_of(error: Exception) -> ApiError | None:

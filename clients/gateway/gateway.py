@@ -7,15 +7,15 @@ from starlette.requests import HTTPConnection
 
 from ..async_client import AsyncClient
 from .access.api_keys import KeyRing
-from .admission.admission import Intake
-from .admission.worker_directory import Fleet
+from .admission.admission import Admission
+from .admission.worker_directory import WorkerDirectory
 from .batches.files import Files
 from .batches.line_runner import LineRunner
-from .batches.runner import Batches
+from .batches.runner import BatchRunner
 from .batches.store import Batch, BatchStore
 from .openai.vocabulary import Vocabulary, load_vocabularies
-from .operation.in_flight import Answers
 from .operation.metrics import Metrics
+from .operation.shutdown import InFlightRequests
 from .operation.system_view import SystemWatcher
 from .redis_clock import RedisClock
 from .settings import GatewaySettings
@@ -30,15 +30,15 @@ class Gateway:
     clock: RedisClock
     keys: KeyRing | None
     """None: everybody may do everything."""
-    fleet: Fleet
-    intake: Intake
+    worker_directory: WorkerDirectory
+    admission: Admission
     slots: StreamSlots
-    answers: Answers
+    in_flight: InFlightRequests
     metrics: Metrics
     webhooks: Webhooks
     files: Files
     batch_store: BatchStore
-    batches: Batches
+    batch_runner: BatchRunner
     system: SystemWatcher
     vocabularies: Mapping[str, Vocabulary]
     """Of the models whose tokenizer is known."""
@@ -59,31 +59,33 @@ def make_gateway(settings: GatewaySettings) -> Gateway:
     )
     clock = RedisClock(client.connection)
     vocabularies = load_vocabularies(dict(settings.tokenizers))
-    fleet = Fleet(client.connection, client.keys)
-    intake = Intake(settings, client, fleet)
+    worker_directory = WorkerDirectory(client.connection, client.keys)
+    admission = Admission(settings, client, worker_directory)
     slots = StreamSlots(settings.max_streams)
     metrics = Metrics(slots)
     files = Files(settings, client.connection)
     batch_store = BatchStore(settings, client.connection, files, clock)
 
     def line_runner(batch: Batch) -> LineRunner:
-        return LineRunner(batch, intake, clock, settings.default_max_tokens, vocabularies)
+        return LineRunner(batch, admission, clock, settings.default_max_tokens, vocabularies)
 
     return Gateway(
         settings=settings,
         client=client,
         clock=clock,
         keys=None if settings.keys_file is None else KeyRing(settings.keys_file),
-        fleet=fleet,
-        intake=intake,
+        worker_directory=worker_directory,
+        admission=admission,
         slots=slots,
-        answers=Answers(),
+        in_flight=InFlightRequests(),
         metrics=metrics,
         webhooks=Webhooks(settings, client, clock, metrics),
         files=files,
         batch_store=batch_store,
-        batches=Batches(settings, client.connection, files, batch_store, clock, line_runner, metrics),
-        system=SystemWatcher(client, fleet, slots),
+        batch_runner=BatchRunner(
+            settings, client.connection, files, batch_store, clock, line_runner, metrics
+        ),
+        system=SystemWatcher(client, worker_directory, slots),
         vocabularies=vocabularies,
     )
 

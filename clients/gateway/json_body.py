@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any, Final
 
+from ..json_text import one_line
 from ..protocol.plain_data import MAX_DEPTH, first_flaw
 from .errors import ApiError, invalid
 
@@ -41,6 +42,11 @@ def check_json(body: bytes) -> None:
         body.decode()
     except UnicodeDecodeError:
         raise _not_json("The body is not valid UTF-8.") from None
+
+
+def compact(value: Any) -> bytes:
+    """JSON in one line, in UTF-8."""
+    return one_line(value).encode("utf-8", "replace")
 
 
 def _not_json(message: str) -> ApiError:

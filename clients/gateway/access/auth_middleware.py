@@ -11,8 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..error_responses import error_response
-from ..errors import ApiError, forbidden, invalid, too_large
+from ..errors import ApiError, error_response, forbidden, invalid, too_large
 from ..gateway import Gateway
 from ..json_body import check_json
 from .dependencies import caller_by_key, key_in_header
@@ -23,7 +22,7 @@ _PROBES: Final = ("/healthz", "/readyz")
 """Asked for by address rather than by name, and say nothing that a page of another name may not know."""
 
 
-class Guard:
+class AuthMiddleware:
     """ASGI middleware. Puts ``caller`` into the state of a request under ``/v1``."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:

@@ -19,34 +19,36 @@ from ..errors import no_worker, queue_full, too_large, unknown_model
 from ..redis_keys import GatewayKeys
 from ..settings import GatewaySettings
 from .drain_rate import DrainRate
-from .request_draft import Ask
-from .worker_directory import Fleet
+from .request_draft import RequestDraft
+from .worker_directory import WorkerDirectory
 
 _TIME_TO_CANCEL: Final = 5.0
 """Seconds, at a Redis that may be away."""
 
 
-class Intake:
+class Admission:
     """Submits requests for callers."""
 
-    def __init__(self, settings: GatewaySettings, client: AsyncClient, fleet: Fleet) -> None:
+    def __init__(
+        self, settings: GatewaySettings, client: AsyncClient, worker_directory: WorkerDirectory
+    ) -> None:
         self.drain_rate = DrainRate(client.connection, client.keys)
         self._settings = settings
         self._client = client
-        self._fleet = fleet
+        self._worker_directory = worker_directory
         self._keys = GatewayKeys(settings.namespace)
 
     async def admit(
         self,
         caller: Caller,
         model: str,
-        asks: Sequence[Ask],
+        drafts: Sequence[RequestDraft],
         first_id: str,
         trace: str,
         *,
         can_wait: bool = False,
     ) -> list[Request]:
-        """The requests that ``asks`` are, after all checks that can be made before any is submitted.
+        """The requests that ``drafts`` are, after all checks that can be made before any is submitted.
 
         They get ``first_id`` and the ids of its parts. Those who ``can_wait`` may ask a known model that no
         worker serves at the moment.
@@ -57,45 +59,45 @@ class Intake:
             Unavailable: see ``Connection.call``.
         """
         limit = self._settings.max_prompt
-        if (size := sum(ask.size for ask in asks)) > limit:
+        if (size := sum(draft.size for draft in drafts)) > limit:
             raise too_large(f"The prompts may have {limit} bytes together, these have {size}.", "prompt")
         await self.check_model(model, can_wait=can_wait)
-        requests = self.prepare(caller, asks, first_id, trace)
-        await spend(self._client.connection, self._keys, caller, len(asks))
+        requests = self.prepare(caller, drafts, first_id, trace)
+        await spend(self._client.connection, self._keys, caller, len(drafts))
         return requests
 
     async def check_model(self, model: str, *, can_wait: bool) -> None:
         """Raises as ``admit`` does for models."""
         if not MODEL_NAME.match(model):
             raise unknown_model(model)
-        if await self._fleet.serves(model):
+        if await self._worker_directory.serves(model):
             return
-        if model not in self._settings.models and not await self._fleet.has_queue(model):
+        if model not in self._settings.models and not await self._worker_directory.has_queue(model):
             raise unknown_model(model)
         if not can_wait:
             raise no_worker(model)
 
     def prepare(
-        self, caller: Caller, asks: Sequence[Ask], first_id: str, trace: str | None = None
+        self, caller: Caller, drafts: Sequence[RequestDraft], first_id: str, trace: str | None = None
     ) -> list[Request]:
-        """The requests that ``asks`` are, under ``first_id`` and the ids of its parts.
+        """The requests that ``drafts`` are, under ``first_id`` and the ids of its parts.
 
         Raises:
             RequestError: one of them is not valid.
         """
         return [
             request_from(
-                ask.prompt,
+                draft.prompt,
                 None,
-                ask.fields
+                draft.fields
                 | RequestFields(
                     id=part_of(first_id, index),
                     tenant=caller.tenant,
-                    priority=caller.priority_for(ask.fields.get("priority")),
+                    priority=caller.priority_for(draft.fields.get("priority")),
                     trace=trace,
                 ),
             )
-            for index, ask in enumerate(asks)
+            for index, draft in enumerate(drafts)
         ]
 
     async def submit(self, requests: Sequence[Request], *, repeatable: bool) -> list[AsyncHandle]:
@@ -128,7 +130,7 @@ class Intake:
 
 
 async def cancel_all(handles: Sequence[AsyncHandle]) -> None:
-    """Ask for the end of every one.
+    """Cancel every request.
 
     Raises:
         Unavailable: some could not be reached; the others were asked.

@@ -1,4 +1,4 @@
-"""What one request asks of a worker, before it has an id."""
+"""A request before it has an id."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +10,7 @@ _INT64: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestDraft:
     """The fields of a request that lacks an id; text that is to be continued is in ``prompt``."""
 
     fields: RequestFields
@@ -24,13 +24,13 @@ class Ask:
             size += _size(message.content if isinstance(message, Message) else message.get("content"))
         return size
 
-    def choice(self, index: int) -> "Ask":
+    def choice(self, index: int) -> "RequestDraft":
         """The same again: with a seed, each choice draws by one of its own."""
         seed = self.fields.get("seed")
         if not index or seed is None:
             return self
         other = seed + index if seed + index <= _INT64 else seed - index
-        return Ask(self.fields | RequestFields(seed=other), self.prompt)
+        return RequestDraft(self.fields | RequestFields(seed=other), self.prompt)
 
 
 def _size(text: object) -> int:

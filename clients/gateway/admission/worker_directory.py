@@ -25,7 +25,7 @@ class Worker:
     fields: Mapping[str, str]
 
 
-class Fleet:
+class WorkerDirectory:
     """The workers of one namespace.
 
     Their keys are found by a scan of all keys. That is seldom needed: known workers are looked at directly,
@@ -41,7 +41,7 @@ class Fleet:
         self._scanned = -_SCAN_EVERY
         self._turn = asyncio.Lock()
 
-    async def workers(self) -> list[Worker]:
+    async def alive(self) -> list[Worker]:
         """Those alive, by model and name. Raises ``Unavailable``."""
         await self._refresh(None)
         return sorted(self._workers.values(), key=lambda worker: (worker.model, worker.name))

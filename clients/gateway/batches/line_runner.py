@@ -13,15 +13,15 @@ from ...result import Result
 from ...submission import RequestFields
 from ..access.api_keys import Caller
 from ..access.tenant_ids import id_for, part_of
-from ..admission.admission import Intake, cancel_all
-from ..admission.request_draft import Ask
+from ..admission.admission import Admission, cancel_all
+from ..admission.request_draft import RequestDraft
 from ..errors import ApiError, api_error_of, invalid
 from ..openai.chat_format import ChatFormat
 from ..openai.completion import Completion, results_of
 from ..openai.completion_format import CompletionFormat
 from ..openai.vocabulary import Vocabulary
 from ..redis_clock import RedisClock
-from .lines import CHAT, answered, asks_of, failed, parse_line
+from .lines import CHAT, answered, drafts_of, failed, parse_line
 from .store import Batch
 
 _ATTEMPTS: Final = 5
@@ -38,7 +38,7 @@ class LineRunner:
     def __init__(
         self,
         batch: Batch,
-        intake: Intake,
+        admission: Admission,
         clock: RedisClock,
         default_max_tokens: int,
         vocabularies: Mapping[str, Vocabulary],
@@ -46,7 +46,7 @@ class LineRunner:
         self._batch = batch
         # Batches yield to those who wait, whatever their key may do.
         self._caller = Caller("batch", batch.tenant, "low", admin=False)
-        self._intake = intake
+        self._admission = admission
         self._clock = clock
         self._default_max_tokens = default_max_tokens
         self._vocabularies = vocabularies
@@ -59,18 +59,18 @@ class LineRunner:
         return id_for(self._batch.tenant, b"line", self._batch.id.encode(), str(number).encode())
 
     async def cancel(self) -> None:
-        """Ask for the end of all requests that run; their lines come to nothing. Raises ``Unavailable``."""
+        """Cancel all running requests; their lines get no result. Raises ``Unavailable``."""
         self._cancelled = True
         await cancel_all(list(self._running))
 
     async def cancel_line(self, number: int, line: bytes) -> None:
-        """Ask for the end of the requests of a line that another gateway may have submitted."""
+        """Cancel the requests of a line that another gateway may have submitted."""
         try:
-            _, asks = asks_of(parse_line(line, "line"), self._default_max_tokens)
+            _, drafts = drafts_of(parse_line(line, "line"), self._default_max_tokens)
         except ApiError:
             return
-        parts = [part_of(self.line_id(number), index) for index in range(len(asks))]
-        await cancel_all([self._intake.attach(part) for part in parts])
+        parts = [part_of(self.line_id(number), index) for index in range(len(drafts))]
+        await cancel_all([self._admission.attach(part) for part in parts])
 
     async def run(self, number: int, line: bytes) -> tuple[bool, bytes] | None:
         """Whether line ``number`` was answered, and the line of the result.
@@ -84,8 +84,8 @@ class LineRunner:
             custom_id = parsed.custom_id
             if parsed.url != self._batch.endpoint:
                 raise invalid(f"url: must be the batch's endpoint, {self._batch.endpoint}", "url")
-            body, asks = asks_of(parsed, self._default_max_tokens)
-            results = await self._results(line_id, body.model, asks)
+            body, drafts = drafts_of(parsed, self._default_max_tokens)
+            results = await self._results(line_id, body.model, drafts)
             if results is None:
                 return None
             vocabulary = self._vocabularies.get(body.model)
@@ -101,19 +101,21 @@ class LineRunner:
         failure = failure or ApiError(500, "server_error", "The gateway failed.", code="internal_error")
         return False, failed(line_id, custom_id, line_id, failure)
 
-    async def _results(self, line_id: str, model: str, asks: Sequence[Ask]) -> list[Result] | None:
+    async def _results(self, line_id: str, model: str, drafts: Sequence[RequestDraft]) -> list[Result] | None:
         attempt = 0
         while not self._cancelled:
             try:
-                await self._intake.check_model(model, can_wait=True)
-                requests = self._intake.prepare(self._caller, [self._limited(ask) for ask in asks], line_id)
-                handles = await self._intake.submit(requests, repeatable=True)
+                await self._admission.check_model(model, can_wait=True)
+                requests = self._admission.prepare(
+                    self._caller, [self._limited(draft) for draft in drafts], line_id
+                )
+                handles = await self._admission.submit(requests, repeatable=True)
                 self._running.update(handles)
                 try:
                     if self._cancelled:
                         await cancel_all(handles)
                     results = await results_of(handles)
-                    return None if any(map(self._came_to_nothing, asks, results)) else results
+                    return None if any(map(self._came_to_nothing, drafts, results)) else results
                 finally:
                     self._running.difference_update(handles)
             except (ApiError, HeadraceError) as error:
@@ -126,14 +128,14 @@ class LineRunner:
 
         return None
 
-    def _came_to_nothing(self, ask: Ask, result: Result) -> bool:
+    def _came_to_nothing(self, draft: RequestDraft, result: Result) -> bool:
         if result.finish_reason == "cancelled":
             return self._cancelled
-        return result.finish_reason == "expired" and self._deadline(ask) == self._latest
+        return result.finish_reason == "expired" and self._deadline(draft) == self._latest
 
-    def _deadline(self, ask: Ask) -> int:
-        own = ask.fields.get("deadline")
+    def _deadline(self, draft: RequestDraft) -> int:
+        own = draft.fields.get("deadline")
         return self._latest if own is None else min(own, self._latest)
 
-    def _limited(self, ask: Ask) -> Ask:
-        return Ask(ask.fields | RequestFields(deadline=self._deadline(ask)), ask.prompt)
+    def _limited(self, draft: RequestDraft) -> RequestDraft:
+        return RequestDraft(draft.fields | RequestFields(deadline=self._deadline(draft)), draft.prompt)

@@ -5,14 +5,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..admission.request_draft import Ask
-from ..errors import ApiError, invalid, too_large
-from ..json_body import parse_json
-from ..openai.chat_body import ChatBody, chat_ask
-from ..openai.completion_body import CompletionBody, completion_asks
+from ..admission.request_draft import RequestDraft
+from ..errors import ApiError, invalid, too_large, validation_error
+from ..json_body import compact, parse_json
+from ..openai.chat_body import ChatBody, chat_draft
+from ..openai.completion_body import CompletionBody, completion_drafts
 from ..openai.sampling_body import SamplingBody
-from ..streams.sse import compact
-from ..validation import validation_error
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
@@ -74,7 +72,7 @@ def _problem_of(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
 
 
-def asks_of(line: _Line, default_max_tokens: int) -> tuple[SamplingBody, list[Ask]]:
+def drafts_of(line: _Line, default_max_tokens: int) -> tuple[SamplingBody, list[RequestDraft]]:
     """The body of a line, and the requests that it is: one for each prompt and choice.
 
     Raises:
@@ -83,17 +81,17 @@ def asks_of(line: _Line, default_max_tokens: int) -> tuple[SamplingBody, list[As
     try:
         if line.url == CHAT:
             chat = ChatBody.model_validate(line.body)
-            body, asks = chat, [chat_ask(chat, default_max_tokens)]
+            body, drafts = chat, [chat_draft(chat, default_max_tokens)]
         else:
             text = CompletionBody.model_validate(line.body)
-            body, asks = text, completion_asks(text)
+            body, drafts = text, completion_drafts(text)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         in_body = [{**problem, "loc": ("body", *problem["loc"])} for problem in problems]
         raise validation_error(in_body) from None
     if body.stream:
         raise invalid("stream: is not for batches", "stream")
-    return body, [ask.choice(index) for ask in asks for index in range(body.n or 1)]
+    return body, [draft.choice(index) for draft in drafts for index in range(body.n or 1)]
 
 
 def answered(line_id: str, custom_id: str, request_id: str, body: dict[str, Any]) -> bytes:

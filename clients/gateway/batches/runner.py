@@ -18,8 +18,8 @@ from ..errors import unavailable
 from ..operation.metrics import Metrics
 from ..redis_clock import RedisClock
 from ..redis_keys import GatewayKeys
-from ..schedules.schedule import Schedule, Taken
-from ..schedules.work_loop import work_off
+from ..schedules.schedule import LeasedTask, Schedule
+from ..schedules.work_loop import run_due_tasks
 from ..settings import GatewaySettings
 from .files import Files, StoredFile
 from .line_runner import LineRunner
@@ -44,13 +44,13 @@ class _Run:
     """A batch while this gateway has it."""
 
     batch: Batch
-    taken: Taken
+    leased: LeasedTask
     lines: LineRunner
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     stopping: bool = False
 
 
-class Batches:
+class BatchRunner:
     """Raises ``Unavailable`` where it talks to Redis."""
 
     def __init__(
@@ -83,49 +83,49 @@ class Batches:
             await self._store.drop(caller, batch.id)
             raise unavailable("Too many batches run at the moment.", "too_many_batches", 60)
 
-    async def make_sure(self, batch: Batch) -> None:
+    async def ensure_scheduled(self, batch: Batch) -> None:
         """Have a batch run whose gateway may have died before it said so; if too many run, not yet."""
         if batch.status == "validating":
             await self._schedule.add(batch.id, b"")
 
     async def run(self) -> None:
         """Run batches, for ever."""
-        await work_off(self._schedule, _LEASE, _AT_ONCE, self.work)
+        await run_due_tasks(self._schedule, _LEASE, _AT_ONCE, self.work)
 
-    async def work(self, taken: Taken) -> None:
+    async def work(self, leased: LeasedTask) -> None:
         """Bring one batch to its end, or as far as the lease lasts."""
-        batch = await self._store.read(taken.id)
+        batch = await self._store.read(leased.id)
         if batch is not None and batch.status not in ENDED:
             if batch.status == "validating":
                 await self._files.use(batch.input_file, batch.id, self._store.life(batch))
                 await self._store.reach(batch, "in_progress")
-                batch = await self._store.read(taken.id) or batch
-            run = _Run(batch, taken, self._make_runner(batch))
+                batch = await self._store.read(leased.id) or batch
+            run = _Run(batch, leased, self._make_runner(batch))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._hold, run, tasks.cancel_scope)
                 await self._answer_lines(run)
                 await self._end(run)
-                await self._finish(run.taken, batch)
+                await self._finish(run.leased, batch)
                 tasks.cancel_scope.cancel()
         else:
-            await self._finish(taken, batch)
+            await self._finish(leased, batch)
 
-    async def _finish(self, taken: Taken, batch: Batch | None) -> None:
+    async def _finish(self, leased: LeasedTask, batch: Batch | None) -> None:
         if batch is not None:
             await self._files.leave(batch.input_file, batch.id)
-        await self._schedule.finish(taken)
+        await self._schedule.finish(leased)
 
     async def _hold(self, run: _Run, everything: anyio.CancelScope) -> None:
         """Keep the lease, and look whether the batch is to stop."""
         while True:
             await anyio.sleep(_LOOK_EVERY)
-            taken = await self._schedule.postpone(run.taken, _LEASE, b"")
+            leased = await self._schedule.postpone(run.leased, _LEASE, b"")
             batch = await self._store.read(run.batch.id)
-            if taken is None or batch is None:
+            if leased is None or batch is None:
                 _log.warning("batch %s: somebody else has it, or it has expired", run.batch.id)
                 everything.cancel()
                 return
-            run.taken, run.batch = taken, batch
+            run.leased, run.batch = leased, batch
             if not run.stopping and await self._is_to_stop(batch):
                 run.stopping = True
                 run.scope.deadline = anyio.current_time() + _STOP_WITHIN

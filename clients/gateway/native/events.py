@@ -7,9 +7,10 @@ from typing import Any
 from ...json_values import finite_logprobs, plain
 from ...protocol import Done, Event
 from ..errors import api_error_of
-from ..streams.merge import merged
-from ..streams.position import Position
-from ..streams.sse import HEARTBEAT, compact, frame
+from ..json_body import compact
+from ..streams.merge import merge_events
+from ..streams.position import StreamPosition
+from ..streams.sse import HEARTBEAT, frame
 
 
 def event_body(event: Event) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def event_body(event: Event) -> dict[str, Any]:
 
 
 async def native_frames(
-    events: AsyncGenerator[Event], position: Position, heartbeat: float, leave: asyncio.Future[None]
+    events: AsyncGenerator[Event], position: StreamPosition, heartbeat: float, leave: asyncio.Future[None]
 ) -> AsyncGenerator[bytes]:
     """Frames of the events, each with the reader's position; ``error`` if the stream breaks off.
 
@@ -48,7 +49,7 @@ async def native_frames(
     blank line for the reason that ``HEARTBEAT`` has none.
     """
     yield b"retry: 1000\n"
-    items = merged([events], heartbeat, heartbeat, leave)
+    items = merge_events([events], heartbeat, heartbeat, leave)
     try:
         async for item in items:
             if item is None:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ...protocol import Priority
 from ...submission import RequestFields
-from ..admission.request_draft import Ask
+from ..admission.request_draft import RequestDraft
 from ..openai.chat_body import ChatMessage, plain_message
 from ..openai.sampling_body import MaxTokens, StopString
 
@@ -46,9 +46,9 @@ class JobBody(BaseModel):
     """A URL that is told when the request has ended; the operator says which are allowed."""
 
 
-def job_ask(body: JobBody) -> Ask:
-    """What the body asks for."""
+def job_draft(body: JobBody) -> RequestDraft:
+    """The request draft of the body."""
     fields: dict[str, Any] = body.model_dump(exclude_none=True, exclude={"prompt", "messages", "webhook"})
     if body.messages is not None:
         fields["messages"] = [plain_message(message) for message in body.messages]
-    return Ask(RequestFields(**fields), body.prompt)
+    return RequestDraft(RequestFields(**fields), body.prompt)

@@ -24,16 +24,15 @@ from ...protocol import RequestError
 from ..access.api_keys import Caller
 from ..access.dependencies import caller_by_key, key_in_header, own_handle
 from ..access.tenant_ids import new_id
-from ..errors import ApiError, api_error_of, invalid
+from ..errors import ApiError, api_error_of, invalid, validation_error
 from ..gateway import Gateway
-from ..json_body import parse_json
-from ..streams.delivery import counted
-from ..streams.merge import merged
-from ..streams.position import Position
-from ..streams.sse import ReaderStalled, compact
-from ..validation import validation_error
+from ..json_body import compact, parse_json
+from ..streams.delivery import count_delivered
+from ..streams.merge import merge_events
+from ..streams.position import StreamPosition
+from ..streams.sse import ReaderStalled
 from .events import event_body
-from .job_body import JobBody, job_ask
+from .job_body import JobBody, job_draft
 
 AUTHORIZE_WITHIN: Final = 10.0
 _POLICY, _RESTART, _STALLED = 1008, 1012, 1011
@@ -133,17 +132,17 @@ class SocketSession:
         if message.request.webhook is not None:
             raise invalid("webhook: is for POST /v1/requests", "webhook")
         self._gateway.slots.check(caller)
-        ask = job_ask(message.request)
+        draft = job_draft(message.request)
         model, trace = message.request.model, self._socket.state.trace
-        requests = await self._gateway.intake.admit(caller, model, [ask], new_id(caller.tenant), trace)
-        (handle,) = await self._gateway.intake.submit(requests, repeatable=False)
+        requests = await self._gateway.admission.admit(caller, model, [draft], new_id(caller.tenant), trace)
+        (handle,) = await self._gateway.admission.submit(requests, repeatable=False)
         self._gateway.metrics.submitted.labels(message.request.model).inc()
         await self._send({"type": "accepted", "ref": message.ref, "id": handle.id})
-        await tasks.start(self._deliver, caller, handle, Position())
+        await tasks.start(self._deliver, caller, handle, StreamPosition())
 
     async def _follow(self, caller: Caller, message: _Follow, tasks: TaskGroup) -> None:
         handle = own_handle(self._gateway, caller, message.id)
-        position = Position.parse(message.after)
+        position = StreamPosition.parse(message.after)
         await handle.status()
         await tasks.start(self._deliver, caller, handle, position)
 
@@ -151,7 +150,7 @@ class SocketSession:
         self,
         caller: Caller,
         handle: AsyncHandle,
-        position: Position,
+        position: StreamPosition,
         *,
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -160,7 +159,9 @@ class SocketSession:
             task_status.started()
             try:
                 events = handle.events(seq=position.tokens, pos=position.characters)
-                items = merged([counted(events, self._gateway.metrics, None)], heartbeat, heartbeat, leave)
+                items = merge_events(
+                    [count_delivered(events, self._gateway.metrics, None)], heartbeat, heartbeat, leave
+                )
                 async for item in items:
                     if item is not None:
                         position.advance(item[1])

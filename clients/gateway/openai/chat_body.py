@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..admission.request_draft import Ask
+from ..admission.request_draft import RequestDraft
 from ..errors import invalid, unsupported
 from .sampling_body import MaxTokens, SamplingBody, sampling_fields
 
@@ -43,7 +43,7 @@ class ChatBody(SamplingBody):
     """Not supported; an empty list is fine."""
 
 
-def chat_ask(body: ChatBody, default_max_tokens: int) -> Ask:
+def chat_draft(body: ChatBody, default_max_tokens: int) -> RequestDraft:
     """The one request that the body asks for, or that each of its ``n`` choices is.
 
     Raises:
@@ -60,7 +60,7 @@ def chat_ask(body: ChatBody, default_max_tokens: int) -> Ask:
     fields["messages"] = [plain_message(message) for message in body.messages]
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
-    return Ask(fields)
+    return RequestDraft(fields)
 
 
 def plain_message(message: ChatMessage) -> dict[str, Any]:

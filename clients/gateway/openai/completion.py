@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ...async_client import AsyncHandle
 from ...protocol import Delta, Done, Event, FinishReason, Usage
@@ -11,18 +11,16 @@ from ...result import Result
 from ...transcript import Transcript
 from ..admission.admission import cancel_all
 from ..errors import api_error_of, cancelled, expired, worker_error
-from ..streams.merge import merged
-from ..streams.position import Position
-from ..streams.sse import HEARTBEAT, compact, frame
+from ..json_body import compact
+from ..streams.delivery import FAILURES
+from ..streams.merge import merge_events
+from ..streams.position import StreamPosition
+from ..streams.sse import HEARTBEAT, frame
 from .placement import PlacedToken, Placement
 from .vocabulary import Vocabulary
 
 _STATUS_WAIT = 2.0
 """Seconds that a stream's status is held back for a request that is refused at once."""
-
-
-FAILURES: Final = frozenset[FinishReason]({"error", "expired"})
-"""Ends of a request of which no answer can be made."""
 
 
 class Format(Protocol):
@@ -70,7 +68,7 @@ class Completion:
     async def stream(
         self,
         sources: Sequence[AsyncGenerator[Event]],
-        position: Position,
+        position: StreamPosition,
         heartbeat: float,
         leave: asyncio.Future[None],
     ) -> AsyncGenerator[bytes]:
@@ -85,7 +83,7 @@ class Completion:
         started = False
         placements = [Placement(self.format.vocabulary) for _ in sources]
         readers = [Transcript(position.tokens, position.characters) for _ in sources]
-        events = merged(sources, min(heartbeat, _STATUS_WAIT), heartbeat, leave)
+        events = merge_events(sources, min(heartbeat, _STATUS_WAIT), heartbeat, leave)
         try:
             async for item in events:
                 if item is None:

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ...submission import RequestFields
-from ..admission.request_draft import Ask
+from ..admission.request_draft import RequestDraft
 from ..errors import unsupported
 from .sampling_body import SamplingBody, sampling_fields
 
@@ -34,7 +34,7 @@ class CompletionBody(SamplingBody):
     """Not supported beyond ``n``."""
 
 
-def completion_asks(body: CompletionBody) -> list[Ask]:
+def completion_drafts(body: CompletionBody) -> list[RequestDraft]:
     """One ask for each prompt.
 
     Raises:
@@ -51,12 +51,14 @@ def completion_asks(body: CompletionBody) -> list[Ask]:
         fields["logprobs"] = body.logprobs
     prompt = body.prompt
     if isinstance(prompt, str):
-        return [Ask(fields, prompt)]
+        return [RequestDraft(fields, prompt)]
     tokens = [item for item in prompt if isinstance(item, int)]
     if tokens:
-        return [Ask(fields | RequestFields(tokens=tokens))]
+        return [RequestDraft(fields | RequestFields(tokens=tokens))]
     return [
-        Ask(fields, item) if isinstance(item, str) else Ask(fields | RequestFields(tokens=item))
+        RequestDraft(fields, item)
+        if isinstance(item, str)
+        else RequestDraft(fields | RequestFields(tokens=item))
         for item in prompt
         if not isinstance(item, int)
     ]

@@ -19,7 +19,7 @@ _QUIET: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 _log = logging.getLogger("headrace.gateway.access")
 
 
-class Observation:
+class AccessLogMiddleware:
     """ASGI middleware. Puts ``http_id`` and ``trace`` into the request's state."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, begin: Begin) -> None:

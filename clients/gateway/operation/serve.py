@@ -56,7 +56,7 @@ class GatewayServer(uvicorn.Server):
         name = signal.Signals(sig).name
         if self.should_exit:
             log.info("%s again: closing open responses", name)
-            self.gateway.answers.cut()
+            self.gateway.in_flight.cancel()
             return
         log.info("%s: draining, no new requests", name)
         super().handle_exit(sig, frame)
@@ -64,7 +64,7 @@ class GatewayServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.gateway.slots.drain()
         grace = self.gateway.settings.drain_grace
-        end = asyncio.get_running_loop().call_later(grace, self.gateway.answers.cut)
+        end = asyncio.get_running_loop().call_later(grace, self.gateway.in_flight.cancel)
         try:
             await super().shutdown(sockets)
         finally:

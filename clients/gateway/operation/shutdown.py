@@ -4,20 +4,30 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..error_responses import error_response
-from ..errors import stopping
-from .in_flight import Answers
+from ..errors import error_response, stopping
 
 
-class Farewell:
+class InFlightRequests:
+    """HTTP requests whose responses are not complete."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def cancel(self) -> None:
+        """Cancel all of them; each tells its client, as its kind of response can, that it is not complete."""
+        for task in self.tasks:
+            task.cancel()
+
+
+class ShutdownMiddleware:
     """ASGI middleware. A request whose answer has not begun when it is cut gets an error with a status.
 
     One that has begun is its own matter: a stream ends with an error, a body of a known length ends short.
     """
 
-    def __init__(self, app: ASGIApp, answers: Answers) -> None:
+    def __init__(self, app: ASGIApp, in_flight: InFlightRequests) -> None:
         self._app = app
-        self._answers = answers
+        self._in_flight = in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
@@ -31,7 +41,7 @@ class Farewell:
             begun = True
             await send(message)
 
-        self._answers.tasks.add(task)
+        self._in_flight.tasks.add(task)
         try:
             await self._app(scope, receive, noted)
         except asyncio.CancelledError:
@@ -40,4 +50,4 @@ class Farewell:
             task.uncancel()
             await error_response(stopping())(scope, receive, send)
         finally:
-            self._answers.tasks.discard(task)
+            self._in_flight.tasks.discard(task)

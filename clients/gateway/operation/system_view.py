@@ -11,7 +11,7 @@ from ...async_client import AsyncClient
 from ...overview import Monitor, Overview, WorkerStatus
 from ...protocol import Priority
 from ...queue_status import QueueStatus
-from ..admission.worker_directory import Fleet
+from ..admission.worker_directory import WorkerDirectory
 from ..streams.slots import StreamSlots
 
 _FRESH: Final = 0.9
@@ -97,9 +97,9 @@ _TIMES: Final = TypeAdapter(Annotated[list[Annotated[float, Field(ge=0)]], Field
 class SystemWatcher:
     """Makes views, one for all who look within a second."""
 
-    def __init__(self, client: AsyncClient, fleet: Fleet, slots: StreamSlots) -> None:
+    def __init__(self, client: AsyncClient, worker_directory: WorkerDirectory, slots: StreamSlots) -> None:
         self._monitor = Monitor(client.connection, client.keys)
-        self._fleet = fleet
+        self._worker_directory = worker_directory
         self._slots = slots
         self._made = -_FRESH
         self._turn = asyncio.Lock()
@@ -116,7 +116,9 @@ class SystemWatcher:
     async def view(self) -> SystemView:
         """All that is known about them. Raises ``Unavailable``."""
         overview = await self.overview()
-        records = {(worker.model, worker.name): worker.fields for worker in await self._fleet.workers()}
+        records = {
+            (worker.model, worker.name): worker.fields for worker in await self._worker_directory.alive()
+        }
         workers = [
             _worker(worker, records.get((worker.model, worker.name), {})) for worker in overview.workers
         ]

@@ -44,7 +44,7 @@ async def create(body: BatchBody, caller: CallerDep, gateway: GatewayDep) -> Bat
     batch = await gateway.batch_store.create(
         caller, file, body.endpoint, body.completion_window, seconds, body.metadata
     )
-    await gateway.batches.start(caller, batch)
+    await gateway.batch_runner.start(caller, batch)
     return await _answer(gateway, batch)
 
 
@@ -69,7 +69,7 @@ async def cancel(batch_id: str, caller: CallerDep, gateway: GatewayDep) -> Batch
 
 
 async def _answer(gateway: Gateway, batch: Batch) -> BatchAnswer:
-    await gateway.batches.make_sure(batch)
+    await gateway.batch_runner.ensure_scheduled(batch)
     completed, failed = await gateway.batch_store.counts(batch)
     ended = batch.status in ENDED
     times: dict[str, Any] = {f"{status}_at": time for status, time in batch.times.items()}

@@ -12,19 +12,20 @@ from ...result import Result
 from ..access.api_keys import Caller
 from ..access.dependencies import CallerDep, GatewayDep
 from ..access.tenant_ids import id_for, new_id
-from ..admission.request_draft import Ask
+from ..admission.request_draft import RequestDraft
 from ..errors import CLIENT_CLOSED_REQUEST, invalid, stopping
 from ..gateway import Gateway
-from ..openai.chat_body import ChatBody, chat_ask
+from ..json_body import compact
+from ..openai.chat_body import ChatBody, chat_draft
 from ..openai.chat_format import ChatFormat
 from ..openai.completion import Completion, Format, results_of
-from ..openai.completion_body import CompletionBody, completion_asks
+from ..openai.completion_body import CompletionBody, completion_drafts
 from ..openai.completion_format import CompletionFormat
 from ..openai.sampling_body import SamplingBody
-from ..streams.delivery import abandon, cancelling, counted, failing_together
-from ..streams.position import Position
+from ..streams.delivery import abandon, cancel_others_on_failure, cancel_unfinished, count_delivered
+from ..streams.position import StreamPosition
 from ..streams.slots import StreamSlot
-from ..streams.sse import SseResponse, compact, frame, watch
+from ..streams.sse import SseResponse, frame, until_disconnect
 from .idempotency import idempotency_key
 from .schemas import COMPLETION_ANSWERS
 
@@ -33,9 +34,9 @@ router = APIRouter(tags=["OpenAI"])
 
 @router.post("/v1/chat/completions", responses=COMPLETION_ANSWERS, summary="Continue a chat")
 async def chat(request: Request, body: ChatBody, caller: CallerDep, gateway: GatewayDep) -> Response:
-    asks = [chat_ask(body, gateway.settings.default_max_tokens)]
+    drafts = [chat_draft(body, gateway.settings.default_max_tokens)]
     return await _answer(
-        request, gateway, caller, body, asks, ChatFormat(gateway.vocabularies.get(body.model))
+        request, gateway, caller, body, drafts, ChatFormat(gateway.vocabularies.get(body.model))
     )
 
 
@@ -43,20 +44,25 @@ async def chat(request: Request, body: ChatBody, caller: CallerDep, gateway: Gat
 async def complete(
     request: Request, body: CompletionBody, caller: CallerDep, gateway: GatewayDep
 ) -> Response:
-    asks = completion_asks(body)
+    drafts = completion_drafts(body)
     return await _answer(
-        request, gateway, caller, body, asks, CompletionFormat(gateway.vocabularies.get(body.model))
+        request, gateway, caller, body, drafts, CompletionFormat(gateway.vocabularies.get(body.model))
     )
 
 
 async def _answer(
-    request: Request, gateway: Gateway, caller: Caller, body: SamplingBody, asks: list[Ask], form: Format
+    request: Request,
+    gateway: Gateway,
+    caller: Caller,
+    body: SamplingBody,
+    drafts: list[RequestDraft],
+    form: Format,
 ) -> Response:
     n = body.n or 1
     limit = min(gateway.settings.max_choices, gateway.settings.queue_limit)
-    if len(asks) * n > limit:
+    if len(drafts) * n > limit:
         raise invalid(f"n: times the number of prompts must be at most {limit}", "n")
-    wanted = [ask.choice(index) for ask in asks for index in range(n)]
+    wanted = [draft.choice(index) for draft in drafts for index in range(n)]
     if not body.stream:
         return await _submitted(request, gateway, caller, body, wanted, form, None)
     # Before anything is enqueued: a stream that is refused must not leave requests running.
@@ -73,16 +79,16 @@ async def _submitted(
     gateway: Gateway,
     caller: Caller,
     body: SamplingBody,
-    wanted: list[Ask],
+    wanted: list[RequestDraft],
     form: Format,
     slot: StreamSlot | None,
 ) -> Response:
     """Submit what is wanted; its answer as a stream in ``slot``, or whole without one."""
     key = await idempotency_key(request)
     first = new_id(caller.tenant) if key is None else id_for(caller.tenant, b"request", key)
-    requests = await gateway.intake.admit(caller, body.model, wanted, first, request.state.trace)
+    requests = await gateway.admission.admit(caller, body.model, wanted, first, request.state.trace)
     started = monotonic()
-    handles = await gateway.intake.submit(requests, repeatable=key is not None)
+    handles = await gateway.admission.submit(requests, repeatable=key is not None)
     request.state.request_id = handles[0].id
     gateway.metrics.submitted.labels(body.model).inc(len(handles))
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -93,9 +99,12 @@ async def _submitted(
         return await _whole(request, completion, handles, cancels=cancels)
 
     def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
-        sources = [counted(failing_together(handle, handles), gateway.metrics, started) for handle in handles]
-        stream = completion.stream(sources, Position(), gateway.settings.heartbeat, leave)
-        return cancelling(stream, completion, handles) if cancels else stream
+        sources = [
+            count_delivered(cancel_others_on_failure(handle, handles), gateway.metrics, started)
+            for handle in handles
+        ]
+        stream = completion.stream(sources, StreamPosition(), gateway.settings.heartbeat, leave)
+        return cancel_unfinished(stream, completion.ended, handles) if cancels else stream
 
     return SseResponse(
         frames,
@@ -115,7 +124,7 @@ async def _whole(
 ) -> Response:
     results = None
     try:
-        with watch(request.receive) as leave:
+        with until_disconnect(request.receive) as leave:
             results = await _unless_left(handles, leave)
     finally:
         if results is None and cancels:

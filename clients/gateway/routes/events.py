@@ -1,19 +1,21 @@
-"""``/v1/requests/{id}/events``: follow a request from anywhere in it, from any gateway."""
+"""``/v1/requests/{id}/events`` and ``/v1/ws``: follow requests from any position, at any gateway."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request, WebSocket
 from starlette.responses import Response
 
 from ..access.dependencies import CallerDep, GatewayDep, own_handle
+from ..gateway import gateway_of
 from ..native.events import native_frames
+from ..native.socket_session import SocketSession
 from ..openai.chat_format import ChatFormat
 from ..openai.completion import Completion
 from ..openai.completion_format import CompletionFormat
-from ..streams.delivery import counted
-from ..streams.position import Position
+from ..streams.delivery import count_delivered
+from ..streams.position import StreamPosition
 from ..streams.sse import SseResponse
 from .schemas import EVENT_STREAM, errors
 
@@ -44,7 +46,7 @@ async def follow(
 ) -> Response:
     handle = own_handle(gateway, caller, request_id)
     # A browser that reconnects by itself repeats the URL and adds the header, so the header knows better.
-    position = Position.parse(last_event_id or after)
+    position = StreamPosition.parse(last_event_id or after)
     status = await handle.status()
     if position.ended:
         return Response(status_code=204)
@@ -54,8 +56,8 @@ async def follow(
     def frames(leave: asyncio.Future[None]) -> AsyncGenerator[bytes]:
         if format == "native":
             events = handle.events(seq=position.tokens, pos=position.characters)
-            return native_frames(counted(events, gateway.metrics, None), position, heartbeat, leave)
-        source = counted(handle.events(), gateway.metrics, None, position.tokens)
+            return native_frames(count_delivered(events, gateway.metrics, None), position, heartbeat, leave)
+        source = count_delivered(handle.events(), gateway.metrics, None, position.tokens)
         model = handle.model or ""
         form = (ChatFormat if format == "chat" else CompletionFormat)(gateway.vocabularies.get(model))
         completion = Completion(request_id, model, (status.timings.created or 0) // 1000, form)
@@ -63,3 +65,9 @@ async def follow(
 
     slot = gateway.slots.take(caller, resumable=True)
     return SseResponse(frames, slot, gateway.settings.write_timeout)
+
+
+@router.websocket("/v1/ws")
+async def websocket(socket: WebSocket) -> None:
+    await socket.accept()
+    await SocketSession(gateway_of(socket), socket).run()

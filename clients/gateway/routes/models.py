@@ -23,7 +23,9 @@ async def model(model: str, _caller: CallerDep, gateway: GatewayDep) -> ModelAns
 
 
 async def _served(gateway: Gateway) -> list[str]:
-    return sorted({*gateway.settings.models, *(worker.model for worker in await gateway.fleet.workers())})
+    return sorted(
+        {*gateway.settings.models, *(worker.model for worker in await gateway.worker_directory.alive())}
+    )
 
 
 def _answer(name: str) -> ModelAnswer:

@@ -9,8 +9,9 @@ from starlette.responses import Response
 
 from ..access.dependencies import AdminDep, GatewayDep
 from ..errors import api_error_of
+from ..json_body import compact
 from ..operation.system_view import SystemView
-from ..streams.sse import SseResponse, compact, frame
+from ..streams.sse import SseResponse, frame
 from .schemas import EVENT_STREAM, errors
 
 router = APIRouter(tags=["Operation"])

@@ -9,7 +9,7 @@ from ..scripts import ADD_TASK, POSTPONE, TAKE_DUE
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LeasedTask:
     """A task that is this gateway's until its lease is over. ``lease`` tells it from a later taking."""
 
     id: str
@@ -37,25 +37,25 @@ class Schedule:
         arguments = [task_id, task, round(delay * 1000), self._limit, self._ttl]
         return bool(await self._connection.call(lambda server: ADD_TASK.run(server, self._keys, arguments)))
 
-    async def take(self, lease: float) -> Taken | None:
+    async def take(self, lease: float) -> LeasedTask | None:
         """The task that has been due longest, for ``lease`` seconds."""
         reply = await self._connection.call(
             lambda server: TAKE_DUE.run(server, self._keys, [round(lease * 1000)])
         )
-        return Taken(reply[0].decode(), reply[1], int(reply[2])) if reply else None
+        return LeasedTask(reply[0].decode(), reply[1], int(reply[2])) if reply else None
 
-    async def postpone(self, taken: Taken, delay: float, task: bytes) -> Taken | None:
+    async def postpone(self, leased: LeasedTask, delay: float, task: bytes) -> LeasedTask | None:
         """Write the task anew and let it be due after ``delay``; None if the lease was over.
 
         What is returned can be used to hold the task for ``delay`` and postpone it again.
         """
-        arguments = [taken.id, taken.lease, round(delay * 1000), task, self._ttl]
+        arguments = [leased.id, leased.lease, round(delay * 1000), task, self._ttl]
         lease = await self._connection.call(lambda server: POSTPONE.run(server, self._keys, arguments))
-        return Taken(taken.id, task, int(lease)) if lease else None
+        return LeasedTask(leased.id, task, int(lease)) if lease else None
 
-    async def finish(self, taken: Taken) -> bool:
+    async def finish(self, leased: LeasedTask) -> bool:
         """The task is done; False if the lease was over."""
-        arguments = [taken.id, taken.lease, "", "", self._ttl]
+        arguments = [leased.id, leased.lease, "", "", self._ttl]
         return bool(await self._connection.call(lambda server: POSTPONE.run(server, self._keys, arguments)))
 
     async def drop(self, task_id: str) -> None:

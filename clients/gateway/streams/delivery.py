@@ -1,6 +1,6 @@
 """What all streams share: counting what readers get, and ending a request whose reader has gone."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Sequence, Set
 from contextlib import suppress
 from time import monotonic
 from typing import Final
@@ -9,16 +9,17 @@ import anyio
 
 from ...async_client import AsyncHandle
 from ...errors import HeadraceError
-from ...protocol import Delta, Done, Event
+from ...protocol import Delta, Done, Event, FinishReason
 from ..admission.admission import cancel_all
-from ..openai.completion import FAILURES, Completion
 from ..operation.metrics import Metrics
 
+FAILURES: Final = frozenset[FinishReason]({"error", "expired"})
+"""Finish reasons of which no response can be made."""
 _ABANDON_WITHIN: Final = 3.0
 """Seconds; shorter than what is left after the grace when the gateway stops."""
 
 
-async def counted(
+async def count_delivered(
     events: AsyncGenerator[Event], metrics: Metrics, submitted: float | None, had: int = 0
 ) -> AsyncGenerator[Event]:
     """``events``, counted; ``submitted`` (monotonic) where the time to the first token is worth knowing.
@@ -37,7 +38,9 @@ async def counted(
         await events.aclose()
 
 
-async def failing_together(handle: AsyncHandle, handles: Sequence[AsyncHandle]) -> AsyncGenerator[Event]:
+async def cancel_others_on_failure(
+    handle: AsyncHandle, handles: Sequence[AsyncHandle]
+) -> AsyncGenerator[Event]:
     """``handle``'s events. If it fails, so does the answer that it is part of: the others are cancelled."""
     events = handle.events()
     try:
@@ -49,16 +52,16 @@ async def failing_together(handle: AsyncHandle, handles: Sequence[AsyncHandle]) 
         await events.aclose()
 
 
-async def cancelling(
-    frames: AsyncGenerator[bytes], completion: Completion, handles: Sequence[AsyncHandle]
+async def cancel_unfinished(
+    frames: AsyncGenerator[bytes], ended: Set[int], handles: Sequence[AsyncHandle]
 ) -> AsyncGenerator[bytes]:
-    """``frames``; those of ``completion``'s requests that have not ended with them are cancelled."""
+    """``frames``; those of ``handles`` whose index is not in ``ended`` by then are cancelled."""
     try:
         async for data in frames:
             yield data
     finally:
         await frames.aclose()
-        await abandon([handle for index, handle in enumerate(handles) if index not in completion.ended])
+        await abandon([handle for index, handle in enumerate(handles) if index not in ended])
 
 
 async def abandon(handles: Sequence[AsyncHandle]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from ...protocol import Event
 
 
-async def merged(
+async def merge_events(
     sources: Sequence[AsyncGenerator[Event]],
     first_silence: float,
     silence: float,

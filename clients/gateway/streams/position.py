@@ -15,7 +15,7 @@ _ID: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(\.end)?\Z")
 
 
 @dataclass(slots=True)
-class Position:
+class StreamPosition:
     """``tokens`` and ``characters`` (code points) received; ``ended`` once the last event was, too."""
 
     tokens: int = 0

@@ -3,23 +3,17 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ...json_text import one_line
 from .slots import StreamSlot
 
 HEARTBEAT: Final = b": alive\n"
 """A comment, which readers pass over and proxies count as traffic. No blank line: after an event with an id,
 readers that keep the id (httpx-sse, openai) would take it for the end of an event without data."""
-
-
-def compact(value: Any) -> bytes:
-    """JSON in one line, in UTF-8."""
-    return one_line(value).encode("utf-8", "replace")
 
 
 def frame(data: bytes, *, event: str | None = None, event_id: str | None = None) -> bytes:
@@ -73,7 +67,7 @@ class SseResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        with self._slot as leave, watch(receive, leave):
+        with self._slot as leave, until_disconnect(receive, leave):
             frames = self._frames(leave)
             begun = False
             try:
@@ -107,7 +101,9 @@ def _uncancel() -> None:
 
 
 @contextmanager
-def watch(receive: Receive, leave: asyncio.Future[None] | None = None) -> Generator[asyncio.Future[None]]:
+def until_disconnect(
+    receive: Receive, leave: asyncio.Future[None] | None = None
+) -> Generator[asyncio.Future[None]]:
     """A future that is done once the client has gone; ``leave`` itself, if given."""
     gone = asyncio.get_running_loop().create_future() if leave is None else leave
     task = asyncio.create_task(_wait_for_disconnect(receive, gone))

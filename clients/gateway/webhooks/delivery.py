@@ -15,14 +15,14 @@ from ...async_client import AsyncClient
 from ...errors import EventsLost, UnknownRequest
 from ...jitter import jittered
 from ..errors import ApiError, api_error_of, unavailable
+from ..json_body import compact
 from ..native.request_view import view
 from ..operation.metrics import Metrics
 from ..redis_clock import RedisClock
 from ..redis_keys import GatewayKeys
-from ..schedules.schedule import Schedule, Taken
-from ..schedules.work_loop import work_off
+from ..schedules.schedule import LeasedTask, Schedule
+from ..schedules.work_loop import run_due_tasks
 from ..settings import GatewaySettings
-from ..streams.sse import compact
 from .signature import signed_headers
 from .url import checked_url
 
@@ -89,31 +89,31 @@ class Webhooks:
             return
         # Redirects and proxies of the environment would lead to places that nobody checked.
         async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as http:
-            await work_off(self._schedule, _LEASE, _AT_ONCE, lambda taken: self._handle(http, taken))
+            await run_due_tasks(self._schedule, _LEASE, _AT_ONCE, lambda leased: self._handle(http, leased))
 
-    async def _handle(self, http: httpx.AsyncClient, taken: Taken) -> None:
-        hook = _Hook(**json.loads(taken.task))
+    async def _handle(self, http: httpx.AsyncClient, leased: LeasedTask) -> None:
+        hook = _Hook(**json.loads(leased.task))
         try:
-            state = await view(self._client.attach(taken.id))
+            state = await view(self._client.attach(leased.id))
             request: dict[str, Any] = state.model_dump(mode="json")
             ended = state.status == "finished"
         except (UnknownRequest, EventsLost) as error:
             if not hook.seen and await self._clock.now() - hook.created < _SUBMISSION:
-                await self._schedule.postpone(taken, _FIRST_LOOK, taken.task)
+                await self._schedule.postpone(leased, _FIRST_LOOK, leased.task)
                 return
             if not hook.seen:
-                await self._schedule.finish(taken)
+                await self._schedule.finish(leased)
                 return
             lost = api_error_of(error)
-            request, ended = {"id": taken.id, "error": lost.body["error"] if lost else None}, True
+            request, ended = {"id": leased.id, "error": lost.body["error"] if lost else None}, True
         if not ended:
             age = await self._clock.now() - hook.created
             look = min(_LONGEST_LOOK, max(_FIRST_LOOK, age / 10))
-            await self._schedule.postpone(taken, look, replace(hook, seen=True).encode())
-        elif await self._deliver(http, taken.id, hook, request):
-            await self._schedule.finish(taken)
+            await self._schedule.postpone(leased, look, replace(hook, seen=True).encode())
+        elif await self._deliver(http, leased.id, hook, request):
+            await self._schedule.finish(leased)
         else:
-            await self._put_off(taken, replace(hook, seen=True, attempts=hook.attempts + 1))
+            await self._put_off(leased, replace(hook, seen=True, attempts=hook.attempts + 1))
 
     async def _deliver(
         self, http: httpx.AsyncClient, request_id: str, hook: _Hook, request: dict[str, Any]
@@ -140,11 +140,11 @@ class Webhooks:
             _log.warning("webhook of %s: answered %d", request_id, status)
         return received or status == 410
 
-    async def _put_off(self, taken: Taken, hook: _Hook) -> None:
+    async def _put_off(self, leased: LeasedTask, hook: _Hook) -> None:
         if hook.attempts >= ATTEMPTS:
             self._metrics.webhooks.labels("given_up").inc()
-            _log.error("webhook of %s: given up after %d attempts", taken.id, hook.attempts)
-            await self._schedule.finish(taken)
+            _log.error("webhook of %s: given up after %d attempts", leased.id, hook.attempts)
+            await self._schedule.finish(leased)
             return
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (hook.attempts - 1))
-        await self._schedule.postpone(taken, jittered(pause), hook.encode())
+        await self._schedule.postpone(leased, jittered(pause), hook.encode())

@@ -48,7 +48,7 @@ def _gateways() -> Iterator[Callable[[str], RunningGateway]]:
 def gateway(redis_url: str, _gateways: Callable[[str], RunningGateway]) -> RunningGateway:
     """One for all tests: it keeps nothing but what it saw of the workers in the last second."""
     running = _gateways(redis_url)
-    running.gateway.fleet._scanned = -1e9
+    running.gateway.worker_directory._scanned = -1e9
     return running
 
 

@@ -16,7 +16,7 @@ from headrace.clients.async_client import AsyncClient
 from headrace.clients.gateway.access.api_keys import ANYBODY
 from headrace.clients.gateway.batches.files import Files
 from headrace.clients.gateway.batches.lines import answered
-from headrace.clients.gateway.batches.runner import Batches
+from headrace.clients.gateway.batches.runner import BatchRunner
 from headrace.clients.gateway.batches.store import ENDED, BatchStore
 from headrace.clients.gateway.errors import unavailable
 from headrace.clients.gateway.operation.metrics import Metrics
@@ -47,7 +47,7 @@ class Gateway:
         self.store, self.files = store, files
         keys = GatewayKeys("headrace")
         self.schedule = Schedule(self, keys, "batches", limit=9, ttl=600)  # pyright: ignore[reportArgumentType]
-        self.batches = Batches(
+        self.batch_runner = BatchRunner(
             world.settings,
             self,  # pyright: ignore[reportArgumentType]
             files,
@@ -79,7 +79,7 @@ class Gateway:
         try:
             taken = await self.schedule.take(30.0)
             if taken is not None:
-                await self.batches.work(taken)
+                await self.batch_runner.work(taken)
         except* Killed:
             pass
 
@@ -195,7 +195,7 @@ async def scenario(
         file = await first.files.store(ANYBODY, "a.jsonl", "batch", lines)
         batch = await first.store.create(ANYBODY, file, "/v1/completions", "24h", 86400, None)
         world.batch_id = batch.id
-        await first.batches.start(ANYBODY, batch)
+        await first.batch_runner.start(ANYBODY, batch)
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 asleep: list[Gateway] = []
@@ -248,9 +248,9 @@ def test_too_many(redis_server: RedisServer) -> None:
             gateway = Gateway(world, None, done_first=False, stands_still=False)
             file = await gateway.files.store(ANYBODY, "a.jsonl", "batch", [line_of("a")])
             batch = await gateway.store.create(ANYBODY, file, "/v1/completions", "1h", 3600, None)
-            gateway.batches._schedule._limit = 0
+            gateway.batch_runner._schedule._limit = 0
             with pytest.raises(type(unavailable("", ""))) as caught:
-                await gateway.batches.start(ANYBODY, batch)
+                await gateway.batch_runner.start(ANYBODY, batch)
             assert caught.value.code == "too_many_batches"
             assert await gateway.store.all_of(ANYBODY) == []
             await gateway.files.delete(ANYBODY, file.id)

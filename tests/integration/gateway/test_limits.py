@@ -136,8 +136,8 @@ def test_no_such_route_and_method(http: httpx.Client) -> None:
 def test_a_stream_that_is_refused_leaves_no_request_behind(redis_url: str, model: FakeWorker) -> None:
     del model
     with running_gateway(redis_url, max_streams=1) as gateway, ThreadPoolExecutor(1) as threads:
-        intake = gateway.gateway.intake
-        submit = intake.submit
+        admission = gateway.gateway.admission
+        submit = admission.submit
         submitting, refused = threading.Event(), threading.Event()
         submitted = 0
 
@@ -148,7 +148,7 @@ def test_a_stream_that_is_refused_leaves_no_request_behind(redis_url: str, model
             await anyio.to_thread.run_sync(refused.wait)
             return await submit(requests, **options)
 
-        intake.submit = slow
+        admission.submit = slow
         url = f"{gateway.v1}/completions"
         ask = ASK | {"stream": True}
         first = threads.submit(httpx.post, url, json=ask, timeout=30)
@@ -162,5 +162,5 @@ def test_a_stream_that_is_refused_leaves_no_request_behind(redis_url: str, model
         assert first.result().status_code == 200
         # The slot is free again, also after a request that could not be submitted.
         assert httpx.post(url, json=ask | {"model": "nobody's"}).status_code == 404
-        intake.submit = submit
+        admission.submit = submit
         assert httpx.post(url, json=ask).status_code == 200

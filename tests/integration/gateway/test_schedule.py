@@ -43,10 +43,10 @@ async def test_a_lease_that_ended_is_somebody_elses(schedule: Schedule) -> None:
     assert await schedule.take(30) is None
     again = await schedule.postpone(kept, 0, b"4")
     assert again is not None
-    taken = None
-    while taken is None:
-        taken = await schedule.take(30)
-    assert taken.task == b"4"
+    leased = None
+    while leased is None:
+        leased = await schedule.take(30)
+    assert leased.task == b"4"
 
 
 async def test_not_before_it_is_due_and_not_twice(schedule: Schedule) -> None:

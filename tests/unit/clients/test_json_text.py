@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.clients.cli.record import as_line
+from headrace.clients.gateway.json_body import compact
 from headrace.clients.gateway.operation import logs as gateway_logs
-from headrace.clients.gateway.streams.sse import compact
 from headrace.clients.json_text import one_line
 from headrace.worker import logs as worker_logs
 

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.clients.gateway.errors import ApiError
+from headrace.clients.gateway.json_body import compact
 from headrace.clients.gateway.openai.chat_format import ChatFormat
 from headrace.clients.gateway.openai.completion_format import CompletionFormat
 from headrace.clients.gateway.openai.placement import PlacedToken
 from headrace.clients.gateway.openai.vocabulary import load_vocabularies, name_of
 from headrace.clients.gateway.settings import GatewaySettings
-from headrace.clients.gateway.streams.merge import merged
-from headrace.clients.gateway.streams.position import Position
-from headrace.clients.gateway.streams.sse import compact, frame
+from headrace.clients.gateway.streams.merge import merge_events
+from headrace.clients.gateway.streams.position import StreamPosition
+from headrace.clients.gateway.streams.sse import frame
 from headrace.clients.json_values import plain
 from headrace.clients.protocol import Delta, Done, Event, Usage
 
@@ -30,14 +31,14 @@ JSON = st.recursive(
 
 @given(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1), st.booleans())
 def test_positions_are_read_back(tokens: int, characters: int, ended: bool) -> None:
-    position = Position(tokens, characters, ended)
-    assert Position.parse(str(position)) == position
+    position = StreamPosition(tokens, characters, ended)
+    assert StreamPosition.parse(str(position)) == position
 
 
 @given(st.text())
 def test_what_is_no_position_is_refused(text: str) -> None:
     try:
-        assert str(Position.parse(text)) is not None
+        assert str(StreamPosition.parse(text)) is not None
     except ApiError as error:
         assert (error.status, error.param) == (400, "after")
 
@@ -90,7 +91,7 @@ async def test_merged_streams_keep_their_own_order_and_wait_for_their_reader() -
             yield event
 
     leave: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    stream = merged([counting(number) for number in range(3)], 5, 5, leave)
+    stream = merge_events([counting(number) for number in range(3)], 5, 5, leave)
     first = await anext(stream)
     for _ in range(50):
         await asyncio.sleep(0)
@@ -118,7 +119,7 @@ async def test_merged_streams_end_at_once_when_the_reader_leaves() -> None:
             closed.set()
 
     leave: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    stream = merged([silent()], 0.01, 0.01, leave)
+    stream = merge_events([silent()], 0.01, 0.01, leave)
     assert await anext(stream) is None
     leave.set_result(None)
     assert [item async for item in stream] == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.clients.gateway.batches.lines import asks_of, parse_line, split_lines
+from headrace.clients.gateway.batches.lines import drafts_of, parse_line, split_lines
 from headrace.clients.gateway.errors import ApiError
 
 
@@ -36,7 +36,7 @@ VALUES = st.none() | st.integers() | st.text() | st.lists(st.text() | st.integer
 def test_any_body_is_accepted_or_refused_with_a_reason(body: dict[str, object]) -> None:
     for url in ("/v1/completions", "/v1/chat/completions"):
         try:
-            asks_of(parse_line(line(url=url, body=body), "line"), 16)
+            drafts_of(parse_line(line(url=url, body=body), "line"), 16)
         except ApiError as error:
             assert error.status == 400
             assert error.param
@@ -44,14 +44,19 @@ def test_any_body_is_accepted_or_refused_with_a_reason(body: dict[str, object]) 
 
 def test_each_prompt_and_choice_is_a_request_and_draws_for_itself() -> None:
     body = {"model": "m", "prompt": ["x", "y"], "n": 2, "seed": 7}
-    _, asks = asks_of(parse_line(line(body=body), "line"), 16)
-    assert [(ask.prompt, ask.fields.get("seed")) for ask in asks] == [("x", 7), ("x", 8), ("y", 7), ("y", 8)]
+    _, drafts = drafts_of(parse_line(line(body=body), "line"), 16)
+    assert [(draft.prompt, draft.fields.get("seed")) for draft in drafts] == [
+        ("x", 7),
+        ("x", 8),
+        ("y", 7),
+        ("y", 8),
+    ]
 
 
 def test_the_highest_seed() -> None:
     body = {"model": "m", "prompt": "x", "n": 3, "seed": (1 << 63) - 1}
-    _, asks = asks_of(parse_line(line(body=body), "line"), 16)
-    seeds = [ask.fields.get("seed") for ask in asks]
+    _, drafts = drafts_of(parse_line(line(body=body), "line"), 16)
+    seeds = [draft.fields.get("seed") for draft in drafts]
     assert len(set(seeds)) == 3
     assert all(isinstance(seed, int) and seed < 1 << 63 for seed in seeds)
 

@@ -21,7 +21,7 @@ from headrace.clients.gateway.openai.chat_format import ChatFormat
 from headrace.clients.gateway.openai.completion import Completion
 from headrace.clients.gateway.openai.completion_format import CompletionFormat
 from headrace.clients.gateway.openai.vocabulary import Vocabulary
-from headrace.clients.gateway.streams.position import Position
+from headrace.clients.gateway.streams.position import StreamPosition
 from headrace.clients.protocol import Delta, Done, Event, TokenLogprobs, Usage
 from headrace.clients.result import Result, Timings, result_of
 from headrace.worker.engine.detokenizer import Detokenizer
@@ -151,7 +151,7 @@ def answers(draw: st.DrawFn, kind: str) -> Answer:
     return answer_of(kind, prompt, output, tuple(stop), draw(st.lists(st.integers(1, 4), min_size=1)))
 
 
-def chunks_of(completion: Completion, answers: list[Answer], position: Position) -> list[dict]:
+def chunks_of(completion: Completion, answers: list[Answer], position: StreamPosition) -> list[dict]:
     """The bodies of a stream's chunks, each with ``id`` of its frame."""
 
     async def read() -> list[bytes]:
@@ -229,7 +229,7 @@ def test_streamed_equals_whole_for_each_choice(kind: str, data: st.DataObject) -
     chosen = data.draw(st.sampled_from([kind, None]))
     results = [answer.result for answer in several]
     wholes = chat(chosen).whole(results)["choices"]
-    for chunk in (chunks := chunks_of(chat(chosen), several, Position())):
+    for chunk in (chunks := chunks_of(chat(chosen), several, StreamPosition())):
         ChatCompletionChunk.model_validate(chunk)
     for whole in wholes:
         mine = [
@@ -239,7 +239,7 @@ def test_streamed_equals_whole_for_each_choice(kind: str, data: st.DataObject) -
         items = [item for one in mine if one["logprobs"] for item in one["logprobs"]["content"]]
         assert items == (whole["logprobs"] or {"content": []})["content"]
     wholes = legacy(chosen).whole(results)["choices"]
-    chunks = chunks_of(legacy(chosen), several, Position())
+    chunks = chunks_of(legacy(chosen), several, StreamPosition())
     for whole in wholes:
         mine = [
             choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == whole["index"]
@@ -255,10 +255,10 @@ def test_streamed_equals_whole_for_each_choice(kind: str, data: st.DataObject) -
 @settings(max_examples=150, deadline=None)
 def test_a_reader_who_comes_back_gets_the_tokens_it_lacks(kind: str, data: st.DataObject) -> None:
     answer = data.draw(answers(kind))
-    chunks = chunks_of(legacy(kind), [answer], Position())
+    chunks = chunks_of(legacy(kind), [answer], StreamPosition())
     for at, chunk in enumerate(chunks):
         if chunk["frame"]:
-            rest = chunks_of(legacy(kind), [answer], Position.parse(chunk["frame"]))
+            rest = chunks_of(legacy(kind), [answer], StreamPosition.parse(chunk["frame"]))
             assert rest == chunks[at + 1 :]
 
 
