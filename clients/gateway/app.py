@@ -1,4 +1,4 @@
-"""Assembles the ASGI application: the only file that knows all the routes."""
+"""Assembly of the ASGI application; the only file that knows all routes and middleware."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -21,8 +21,8 @@ from .routes.pages import page_routes, web_folder
 from .settings import GatewaySettings
 
 _DESCRIPTION = """\
-Tokens from a queue. OpenAI's API for completions, and requests that can be left and followed again from any
-gateway: the id of each event says where its reader stands.
+LLM inference through a queue: OpenAI's API for completions, and requests whose events can be followed, and
+resumed after a disconnect, at any gateway; each event's id is the position to resume from.
 """
 
 
@@ -31,7 +31,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
 
     Raises:
         ValueError, OSError: the file of API keys cannot be used.
-        ImportError: traces are asked for and OpenTelemetry is not installed.
+        ImportError: ``settings.traces`` is set and OpenTelemetry is not installed.
     """
     gateway = make_gateway(settings)
 
@@ -50,7 +50,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        # Its own spans would be the same again, and its log records can hold what was asked.
+        # FastAPI's own spans would duplicate ours, and its log records can hold prompts.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.openapi = lambda: _openapi_document(app)
@@ -76,7 +76,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
 
 
 def _openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Made once. A body that does not fit the schema is answered with 400, not with 422."""
+    """FastAPI's document, cached, without its 422 responses: a body that violates the schema gets 400."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes

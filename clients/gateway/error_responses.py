@@ -1,4 +1,4 @@
-"""Every failure of a route, answered in one shape."""
+"""Exception handlers: every error of a route becomes an error response in OpenAI's format."""
 
 import logging
 from traceback import format_tb
@@ -17,50 +17,50 @@ _log = logging.getLogger(__name__)
 
 
 def install(app: FastAPI) -> None:
-    """Make ``app`` answer errors in OpenAI's shape."""
+    """Register the exception handlers on ``app``."""
     for kind in (ApiError, HeadraceError, RequestError):
-        app.add_exception_handler(kind, _known)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _by_status)
-    app.add_exception_handler(Exception, _unexpected)
+        app.add_exception_handler(kind, _client_library_error)
+    app.add_exception_handler(RequestValidationError, _validation_failed)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _internal_error)
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
-    return _answer(request, api_error_of(error) or _internal())
+async def _client_library_error(request: Request, error: Exception) -> JSONResponse:
+    return _counted_response(request, api_error_of(error) or _internal())
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
+async def _validation_failed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101  registered for nothing else
-    return _answer(request, validation_error(error.errors()))
+    return _counted_response(request, validation_error(error.errors()))
 
 
-async def _by_status(request: Request, error: Exception) -> JSONResponse:
+async def _http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101  registered for nothing else
     match error.status_code:
         case 404:
-            return _answer(request, not_found())
+            return _counted_response(request, not_found())
         case 405:
-            answer = ApiError(405, "invalid_request_error", "There is no such method.", code="bad_method")
-            response = _answer(request, answer)
+            error_405 = ApiError(405, "invalid_request_error", "There is no such method.", code="bad_method")
+            response = _counted_response(request, error_405)
             response.headers.update(error.headers or {})
             return response
         case status if status < 500:
-            return _answer(request, ApiError(status, "invalid_request_error", str(error.detail)))
+            return _counted_response(request, ApiError(status, "invalid_request_error", str(error.detail)))
         case _:
-            return _answer(request, _internal())
+            return _counted_response(request, _internal())
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    # Only the kind and the place: an error's text may hold a prompt.
-    places = "".join(format_tb(error.__traceback__))
-    _log.error("%s in %s\n%s", type(error).__name__, request.url.path, places)
-    return _answer(request, _internal())
+async def _internal_error(request: Request, error: Exception) -> JSONResponse:
+    # Only type and stack: an error's text may hold a prompt.
+    stack = "".join(format_tb(error.__traceback__))
+    _log.error("%s in %s\n%s", type(error).__name__, request.url.path, stack)
+    return _counted_response(request, _internal())
 
 
-def _answer(request: Request, error: ApiError) -> JSONResponse:
+def _counted_response(request: Request, error: ApiError) -> JSONResponse:
     gateway_of(request).metrics.refused.labels(error.code or str(error.status)).inc()
     return error_response(error)
 
 
 def _internal() -> ApiError:
-    return ApiError(500, "server_error", "Something went wrong in the gateway.", code="internal_error")
+    return ApiError(500, "server_error", "Internal error in the gateway.", code="internal_error")

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers, in the shape that OpenAI's clients understand."""
+"""HTTP errors in the format of OpenAI's API."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,7 +9,7 @@ from ..errors import EventsLost, QueueFull, ServerFull, Unavailable, UnknownRequ
 from ..protocol import ErrorInfo, RequestError
 
 _WORKER_ERRORS = frozenset({"invalid_request", "invalid_input", "unknown_model"})
-"""Codes with which a worker says that the request is at fault."""
+"""A worker's error codes that mean an invalid request."""
 
 
 CLIENT_CLOSED_REQUEST: Final = 499
@@ -17,9 +17,9 @@ CLIENT_CLOSED_REQUEST: Final = 499
 
 
 class ApiError(Exception):
-    """What the caller is told: an HTTP ``status`` and OpenAI's error object.
+    """An error response: an HTTP ``status`` and OpenAI's error object.
 
-    ``param`` is the field at fault, ``code`` a stable name for programs.
+    ``param`` names the invalid field, ``code`` is a stable identifier for programs.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ def not_found(message: str = "Not found.") -> ApiError:
 
 
 def unknown_request() -> ApiError:
-    """The same for a request that never was, has expired, or belongs to somebody else."""
+    """The same for a request that never existed, has expired, or belongs to another tenant."""
     return not_found("There is no such request, or it has expired.")
 
 
@@ -109,12 +109,12 @@ def no_worker(model: str) -> ApiError:
 
 
 def stopping() -> ApiError:
-    """What whoever is cut off at the end of the grace is told."""
-    return unavailable("The gateway stopped before the answer was complete.", "gateway_stopping", 1)
+    """The error of a response that is incomplete when the drain grace period ends."""
+    return unavailable("The gateway stopped before the response was complete.", "gateway_stopping", 1)
 
 
 def worker_error(error: ErrorInfo | None) -> ApiError:
-    """What a request that ended with ``error`` is answered with."""
+    """The error response of a request that ended with ``error``."""
     if error is None:
         return ApiError(500, "server_error", "The request ended with an error.", code="error")
     if error.code in _WORKER_ERRORS:
@@ -125,7 +125,7 @@ def worker_error(error: ErrorInfo | None) -> ApiError:
 
 
 def cancelled() -> ApiError:
-    """A status that SDKs do not ask again for."""
+    """A status that OpenAI's SDKs do not retry."""
     return ApiError(
         CLIENT_CLOSED_REQUEST, "cancelled_error", "The request was cancelled.", code="request_cancelled"
     )
@@ -136,25 +136,25 @@ def expired() -> ApiError:
 
 
 def validation_error(problems: Sequence[Any]) -> ApiError:
-    """The first field that is wrong. Alternatives that all failed are told together."""
+    """The error of the first invalid field; failed alternatives of a union are reported together."""
     first = list(problems[0]["loc"])
-    same = [problem for problem in problems if list(problem["loc"])[:2] == first[:2]]
+    alternatives = [problem for problem in problems if list(problem["loc"])[:2] == first[:2]]
     shared = first
-    for problem in same:
+    for problem in alternatives:
         location = list(problem["loc"])
         shared = [part for part, other in zip(shared, location, strict=False) if part == other]
     if problems[0]["type"] == "json_invalid":
         return invalid("The body is not valid JSON.", None, "invalid_json")
     param = ".".join(str(part) for part in shared[1:]) or None
     param = None if param is None else param[:200]
-    wishes = list(dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in same))
-    message = f"{param or shared[0]}: {', or '.join(wishes)}"
+    expected = list(dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in alternatives))
+    message = f"{param or shared[0]}: {', or '.join(expected)}"
     code = "missing_required_parameter" if problems[0]["type"] == "missing" else "invalid_value"
     return invalid(message[:500], param, code)
 
 
 def api_error_of(error: Exception) -> ApiError | None:
-    """The answer to an error of the client library; None for any other."""
+    """The error response for an error of the client library; None for any other."""
     match error:
         case ApiError():
             return error

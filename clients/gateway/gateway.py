@@ -1,4 +1,4 @@
-"""One gateway: what its routes work with. Nothing in it would be missed after a restart."""
+"""The gateway's components, which its routes share. It holds no state that must survive a restart."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Gateway:
     client: AsyncClient
     clock: RedisClock
     keys: KeyRing | None
-    """None: everybody may do everything."""
+    """None: no authentication; every caller is an administrator."""
     worker_directory: WorkerDirectory
     admission: Admission
     slots: StreamSlots
@@ -45,11 +45,11 @@ class Gateway:
 
 
 def make_gateway(settings: GatewaySettings) -> Gateway:
-    """Connects when first used.
+    """Create the components; connections are made on first use.
 
     Raises:
-        ValueError, OSError: the file of API keys or a tokenizer cannot be used.
-        ImportError: there are tokenizers and the package is not installed.
+        ValueError, OSError: the API key file or a tokenizer cannot be loaded.
+        ImportError: tokenizers are configured and the package ``tokenizers`` is not installed.
     """
     client = AsyncClient(
         settings.redis,

@@ -1,4 +1,4 @@
-"""JSON from outside: what Python's parser takes and msgpack, UTF-8 or JSON itself cannot carry is refused."""
+"""JSON bodies: rejects what Python's parser accepts but msgpack, UTF-8 or JSON cannot represent."""
 
 import json
 import re
@@ -16,7 +16,7 @@ def parse_json(text: bytes | str, what: str = "The body") -> Any:
     """``text`` as plain data.
 
     Raises:
-        ApiError: 400, naming the field at fault.
+        ApiError: 400, naming the invalid field.
     """
     try:
         value = json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
@@ -34,7 +34,7 @@ def parse_json(text: bytes | str, what: str = "The body") -> Any:
 
 
 def check_json(body: bytes) -> None:
-    """Raise what ``parse_json`` would; costs next to nothing where there is no sign of a fault."""
+    """Raise what ``parse_json`` would; parses only a body that a byte search finds suspicious."""
     if _SUSPICIOUS.search(body) or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         parse_json(body)
         return

@@ -1,6 +1,6 @@
-"""The gateways' own keys in Redis, all of which expire, under the namespace that requests live in.
+"""Names of the gateway's own Redis keys, all of which expire.
 
-What one script touches shares a hash tag, as everywhere in Headrace.
+The keys of one script share a hash tag, and so a cluster slot.
 """
 
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ from hashlib import sha256
 
 @dataclass(frozen=True, slots=True)
 class GatewayKeys:
-    """Names are made of ids that gateways made, or of hashes, so none can escape its key."""
+    """Keys contain only ids that gateways made, or hashes: no input can reach another key."""
 
     namespace: str
 
     def rate(self, key_id: str) -> str:
-        """String: when the next request of an API key is due."""
+        """String: theoretical arrival time (ms) of an API key's next request, for its rate limit."""
         return f"{self.namespace}:gateway:rate:{{{key_id}}}"
 
     def due(self, schedule: str) -> str:
-        """Sorted set: tasks of one kind by the time in ms when somebody should look at them."""
+        """Sorted set: tasks of one schedule by due time in ms."""
         return f"{self.namespace}:gateway:{{{schedule}}}:due"
 
     def tasks(self, schedule: str) -> str:
-        """Hash: what is to be done, by task."""
+        """Hash: payload by task id."""
         return f"{self.namespace}:gateway:{{{schedule}}}:tasks"
 
     def file(self, file_id: str) -> str:
-        """Hash: a file's description."""
+        """Hash: a file's metadata."""
         return f"{self.namespace}:gateway:{{{file_id}}}:file"
 
     def lines(self, place: str) -> str:
@@ -34,10 +34,10 @@ class GatewayKeys:
         return f"{self.namespace}:gateway:{place}"
 
     def batch(self, batch_id: str) -> str:
-        """Hash: a batch's description and progress."""
+        """Hash: a batch's metadata and status."""
         return f"{self.namespace}:gateway:{{{batch_id}}}:batch"
 
     def index(self, kind: str, tenant: str | None) -> str:
-        """Sorted set: the files or batches of a tenant, by the time in ms when they go."""
+        """Sorted set: a tenant's files or batches, by expiry time in ms."""
         owner = "-" if tenant is None else sha256(tenant.encode()).hexdigest()[:32]
         return f"{self.namespace}:gateway:{{{owner}}}:{kind}"

@@ -1,4 +1,4 @@
-"""What a gateway must know. Times are in seconds, sizes in bytes."""
+"""Settings of a gateway. Times are in seconds, sizes in bytes."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,34 +15,34 @@ class GatewaySettings:
     redis: str = field(default=DEFAULT_URL, repr=False)
     namespace: str = "headrace"
     keys_file: Path | None = None
-    """API keys, see ``api_keys``; without it everybody may do everything."""
+    """API keys, see ``access.api_keys``; without it there is no authentication."""
     models: tuple[str, ...] = ()
-    """Served names that are known although no worker is alive: jobs for them are accepted and wait."""
+    """Served names accepted while no worker is alive: requests submitted for them wait in the queue."""
     tokenizers: tuple[tuple[str, Path], ...] = ()
-    """Served names and their ``tokenizer.json``, for the names and bytes of tokens in log-probabilities."""
+    """Served names and their ``tokenizer.json``, for the text and bytes of tokens in log-probabilities."""
     queue_limit: int = DEFAULT_QUEUE_LIMIT
-    """Requests that a model's queues may hold before further ones are refused."""
+    """Most requests in a model's queues; further ones get 429."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use this gateway from a browser."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names under which the gateway answers (``Host``); all if empty."""
+    """Accepted ``Host`` headers; all if empty."""
     max_body: int = 4 << 20
     max_prompt: int = 1 << 20
     """Of all prompts of one HTTP request together, in UTF-8."""
     max_choices: int = 64
     """Prompts times ``n`` of one HTTP request."""
     default_max_tokens: int = 1024
-    """For chats that say nothing; a text completion gets 16, as with OpenAI."""
+    """Of chat completions without ``max_tokens``; a text completion gets OpenAI's default, 16."""
     max_streams: int = 12_000
-    """Open at a time on this gateway."""
+    """Most streams open at a time on this gateway."""
     heartbeat: float = 15.0
-    """Silence after which a stream says that it is alive."""
+    """Time without an event after which a stream sends a heartbeat."""
     write_timeout: float = 60.0
-    """How long a reader may take nothing before its stream is closed; it can go on from where it was."""
+    """How long a client may read nothing before its stream is closed; it can resume from its position."""
     patience: float = 10.0
-    """How long an unreachable Redis is waited for."""
+    """How long an operation is retried while Redis cannot be reached."""
     webhook_origins: tuple[str, ...] = ()
-    """``https://host[:port]`` that webhooks may go to; none if empty."""
+    """``https://host[:port]`` to which webhooks may be sent; none if empty."""
     webhook_secret: str | None = field(default=None, repr=False)
     """Master secret that tenants' signing secrets are derived from; the same on all gateways."""
     max_upload: int = 32 << 20
@@ -54,9 +54,9 @@ class GatewaySettings:
     batch_window: int = 128
     """Requests of one batch that are queued or running at a time."""
     drain_grace: float = 20.0
-    """On SIGTERM, how long answers under way may take to end."""
+    """On SIGTERM, how long responses in flight may take to complete."""
     traces: bool = False
-    """Spans through OpenTelemetry, which must be installed and configured."""
+    """Record spans with OpenTelemetry, which must be installed and configured."""
 
     def __post_init__(self) -> None:
         Keys(self.namespace)

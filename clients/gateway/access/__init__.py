@@ -1,4 +1,4 @@
-"""Who calls, and what is theirs.
+"""API keys, tenants and their limits.
 
 An API key names a caller: a tenant with a rate, a highest priority and a number of streams. ``api_keys``
 reads the file of keys, ``auth_middleware`` refuses a request without a valid one before any route sees it,

@@ -1,4 +1,4 @@
-"""API keys: who is calling, read from a file that holds only hashes.
+"""API keys and their callers, read from a file that holds only hashes.
 
 The file is TOML, with one table for each key, as ``headrace gateway-key`` prints it::
 
@@ -10,7 +10,7 @@ The file is TOML, with one table for each key, as ``headrace gateway-key`` print
     burst = 60             # requests at once
     priority = "normal"    # the highest that its requests may have
     streams = 100          # open at a time on one gateway
-    admin = false          # may see queues, workers and what runs, of all tenants
+    admin = false          # may see the queues, workers and sequences of all tenants
 """
 
 import hmac
@@ -31,8 +31,8 @@ from .tenant_ids import belongs_to
 
 _KEY: Final = re.compile(r"hr_([0-9a-f]{12})_[A-Za-z0-9_-]{43}\Z")
 _NO_HASH: Final = "0" * 64
-_LOOK_EVERY: Final = 2.0
-"""Seconds between looks at the file's time."""
+_CHECK_EVERY: Final = 2.0
+"""Seconds between checks of the file's modification time."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever an API key stands for. Without keys there is one caller, with tenant None, who may do all."""
+    """The owner of an API key. Without a key file every caller is ``ANYBODY``: tenant None, unlimited."""
 
     key_id: str
     tenant: str | None
@@ -53,11 +53,11 @@ class Caller:
     streams: int | None = None
 
     def owns(self, owned_id: str) -> bool:
-        """Whether the thing of this id is this caller's, if it exists at all."""
+        """Whether this id, of a request, file or batch, was made for this caller's tenant."""
         return self.tenant is None or belongs_to(owned_id, self.tenant)
 
     def priority_for(self, wanted: Priority | None) -> Priority:
-        """``wanted``, or the highest that this caller may have if that is lower; without a wish, its own."""
+        """``wanted``, lowered to the highest that this caller may have; without one, the caller's own."""
         if wanted is None:
             return "normal" if self.tenant is None else self.priority
         return PRIORITIES[max(PRIORITIES.index(wanted), PRIORITIES.index(self.priority))]
@@ -86,22 +86,22 @@ class _File(BaseModel):
 
 
 class KeyRing:
-    """The keys of a file, which is read again when it changes; a broken one leaves the keys as they were.
+    """The keys of a file, reloaded when it changes; an invalid file leaves the loaded keys in force.
 
     Raises:
-        ValueError: at first, when the file is not as it should be, naming the key and the field.
-        OSError: at first, when it cannot be read.
+        ValueError: on construction, if the file is invalid, naming the key and the field.
+        OSError: on construction, if it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = path.stat().st_mtime_ns
+        self._mtime = path.stat().st_mtime_ns
         self._entries = _read(path)
-        self._looked = monotonic()
+        self._checked = monotonic()
 
     def caller(self, key: str) -> Caller | None:
-        """Whose ``key`` is; None if it is not valid. Takes as long for a wrong key as for an unknown one."""
-        self._look()
+        """The caller of ``key``; None if it is not valid. Compared in constant time."""
+        self._reload_if_changed()
         match = _KEY.match(key)
         entry = self._entries.get(match[1]) if match else None
         expected = _NO_HASH if entry is None else entry.hash
@@ -112,23 +112,23 @@ class KeyRing:
             entry.id, entry.tenant, entry.priority, entry.admin, entry.rate, entry.burst, entry.streams
         )
 
-    def _look(self) -> None:
+    def _reload_if_changed(self) -> None:
         now = monotonic()
-        if now - self._looked < _LOOK_EVERY:
+        if now - self._checked < _CHECK_EVERY:
             return
-        self._looked = now
+        self._checked = now
         try:
-            stamp = self._path.stat().st_mtime_ns
-            if stamp != self._stamp:
-                self._stamp = stamp
+            mtime = self._path.stat().st_mtime_ns
+            if mtime != self._mtime:
+                self._mtime = mtime
                 self._entries = _read(self._path)
-                _log.info("read %d API keys again", len(self._entries))
+                _log.info("reloaded %d API keys", len(self._entries))
         except (OSError, ValueError) as error:
-            _log.error("API keys stay as they were: %s", error)
+            _log.error("API key file not reloaded, the loaded keys stay in force: %s", error)
 
 
 def make_key(tenant: str, **limits: Any) -> tuple[str, str]:
-    """A new key, and the table that stands for it in the file.
+    """A new key, and its table for the key file.
 
     Raises:
         ValueError: a limit is out of range, naming it.

@@ -1,6 +1,6 @@
-"""What stands before the routes: API keys for all of ``/v1``, hosts, origins of WebSockets, sizes of bodies.
+"""Authentication and request limits: API keys for all of ``/v1``, hosts, WebSocket origins, body sizes.
 
-Here rather than in each route, so that a new route is closed until it is opened.
+In a middleware rather than in each route, so that a new route is protected by default.
 """
 
 from typing import Final
@@ -19,11 +19,11 @@ from .dependencies import caller_by_key, key_in_header
 _BODY_SECONDS: Final = 60.0
 _UPLOADS: Final = "/v1/files"
 _PROBES: Final = ("/healthz", "/readyz")
-"""Asked for by address rather than by name, and say nothing that a page of another name may not know."""
+"""Probed by address rather than by host name, and without content that a foreign page must not read."""
 
 
 class AuthMiddleware:
-    """ASGI middleware. Puts ``caller`` into the state of a request under ``/v1``."""
+    """ASGI middleware. Sets ``caller`` in the state of each request under ``/v1``."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app = app
@@ -56,10 +56,10 @@ class AuthMiddleware:
     def _check_host(self, headers: Headers) -> None:
         host = _split(f"//{headers.get('host', '')}").hostname or ""
         if self._settings.allowed_hosts and host not in self._settings.allowed_hosts:
-            raise invalid("Host: this gateway does not go by that name", "host", "invalid_host")
+            raise invalid("Host: is not among the gateway's allowed hosts", "host", "invalid_host")
 
     def _check_origin(self, headers: Headers) -> None:
-        # Browsers let any page open a WebSocket to anywhere; they only say truthfully which page it is.
+        # The same-origin policy does not cover WebSockets; browsers only set Origin truthfully.
         origin = headers.get("origin")
         allowed = self._settings.cors_origins
         if origin is None or "*" in allowed or origin in allowed:
@@ -68,7 +68,7 @@ class AuthMiddleware:
             raise forbidden("This origin may not open a WebSocket here.")
 
     async def _bounded(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """``receive`` with the body read, up to its limit."""
+        """``receive`` with the whole body read in advance, up to its limit."""
         upload = scope["path"] == _UPLOADS
         limit = self._settings.max_upload if upload else self._settings.max_body
         length = headers.get("content-length", "0")
@@ -88,7 +88,7 @@ class AuthMiddleware:
                 if not message.get("more_body"):
                     break
         if waiting.cancelled_caught:
-            raise ApiError(408, "timeout_error", "The body did not come in time.", code="slow_body")
+            raise ApiError(408, "timeout_error", "The body did not arrive in time.", code="slow_body")
         if not upload:
             check_json(bytes(body))
         return _replay({"type": "http.request", "body": bytes(body), "more_body": False}, receive)
@@ -104,7 +104,7 @@ def _split(url: str) -> SplitResult:
 def _replay(first: Message, receive: Receive) -> Receive:
     pending = [first]
 
-    async def again() -> Message:
+    async def replayed() -> Message:
         return pending.pop() if pending else await receive()
 
-    return again
+    return replayed

@@ -1,4 +1,4 @@
-"""Who calls, and what is theirs."""
+"""FastAPI dependencies: a request's caller, the gateway, and requests that the caller owns."""
 
 from typing import Annotated
 
@@ -33,7 +33,7 @@ def key_in_header(connection: HTTPConnection) -> str | None:
 def _caller(
     request: Request, _described: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 ) -> Caller:
-    return request.state.caller  # the guard let nobody pass without
+    return request.state.caller  # set by AuthMiddleware on every path under /v1
 
 
 def _admin(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
@@ -52,10 +52,10 @@ GatewayDep = Annotated[Gateway, Depends(_gateway)]
 
 
 def own_handle(gateway: Gateway, caller: Caller, request_id: str) -> AsyncHandle:
-    """A handle on a request of the caller's.
+    """A handle on a request that the caller owns.
 
     Raises:
-        ApiError: 404, whether it is another's or cannot be at all.
+        ApiError: 404, if it is another tenant's or the id is invalid.
     """
     if not REQUEST_ID.match(request_id) or not caller.owns(request_id):
         raise unknown_request()

@@ -1,4 +1,4 @@
-"""The rate of an API key, counted in Redis so that it holds over all gateways."""
+"""Rate limit of an API key, kept in Redis so that it applies across all gateways."""
 
 from math import ceil
 
@@ -13,7 +13,7 @@ async def spend(connection: Connection, keys: GatewayKeys, caller: Caller, reque
     """Count ``requests`` more against the caller's rate.
 
     Raises:
-        ApiError: 429, with the time after which as many will pass.
+        ApiError: 429, with the time after which this many will be allowed.
         Unavailable: see ``Connection.call``.
     """
     rate = caller.rate
@@ -25,5 +25,5 @@ async def spend(connection: Connection, keys: GatewayKeys, caller: Caller, reque
         )
     )
     if wait:
-        message = f"This API key may make {rate} requests a minute, and {caller.burst} at once."
+        message = f"The limit of this API key is {rate} requests a minute, in bursts of {caller.burst}."
         raise rate_limited(message, ceil(wait / 1000))

@@ -1,8 +1,9 @@
-"""Ids that say whose they are, so that ownership needs no record that could be lost or be raced.
+"""Ids bound to a tenant, so that ownership needs no record that could be lost or raced.
 
-An id is 32 hexadecimal digits, random or derived, and 32 that are a hash of those and of the tenant. The
-gateway makes all ids and reads the tenant off the API key, so an id is a tenant's if its second half fits. A
-tenant who copies another's id cannot make it fit: any other second half is another id, and names nothing.
+An id is 32 hexadecimal digits, random or derived, followed by 32 digits of a hash of those and the tenant.
+The gateway makes all ids and takes the tenant from the API key, so an id is a tenant's if its second half
+matches. A tenant who copies another's id cannot make it match: with another second half it is another id,
+which names nothing.
 """
 
 import hmac
@@ -16,23 +17,23 @@ _OWNED: Final = re.compile(r"([0-9a-f]{32})([0-9a-f]{32})(?:-[0-9]{1,6})?\Z")
 
 
 def new_id(tenant: str | None) -> str:
-    """A fresh id of ``tenant``'s that nobody can guess."""
+    """A new id of ``tenant``, not guessable."""
     return _bound(token_bytes(16).hex(), tenant)
 
 
 def id_for(tenant: str | None, *parts: bytes) -> str:
-    """The id that the same ``parts`` always give the same tenant: doing it twice is doing it once."""
+    """The id that ``parts`` determine for a tenant, which makes repeating an operation idempotent."""
     digest = sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts))
     return _bound(digest.hexdigest()[:_DIGITS], tenant)
 
 
 def part_of(owned_id: str, index: int) -> str:
-    """The id of a part: 0 is the id itself."""
+    """The id of a request's choice ``index``; that of choice 0 is the id itself."""
     return f"{owned_id}-{index}" if index else owned_id
 
 
 def belongs_to(owned_id: str, tenant: str | None) -> bool:
-    """Whether ``owned_id`` is ``tenant``'s. False for what is not such an id at all."""
+    """Whether ``owned_id`` is ``tenant``'s. False for a malformed id."""
     match = _OWNED.match(owned_id)
     return match is not None and hmac.compare_digest(_bound(match[1], tenant), match[1] + match[2])
 

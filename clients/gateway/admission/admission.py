@@ -1,4 +1,4 @@
-"""The way in: who may submit how much, to a model that somebody serves, while its queue has room."""
+"""Admission of requests: checks of size, model and rate, then enqueueing within the queue limit."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from .drain_rate import DrainRate
 from .request_draft import RequestDraft
 from .worker_directory import WorkerDirectory
 
-_TIME_TO_CANCEL: Final = 5.0
-"""Seconds, at a Redis that may be away."""
+_CANCEL_WITHIN: Final = 5.0
+"""Seconds, as Redis may be unreachable."""
 
 
 class Admission:
-    """Submits requests for callers."""
+    """Checks and enqueues callers' requests."""
 
     def __init__(
         self, settings: GatewaySettings, client: AsyncClient, worker_directory: WorkerDirectory
@@ -48,19 +48,19 @@ class Admission:
         *,
         can_wait: bool = False,
     ) -> list[Request]:
-        """The requests that ``drafts`` are, after all checks that can be made before any is submitted.
+        """The requests of ``drafts``, after all checks that can be made before any is submitted.
 
-        They get ``first_id`` and the ids of its parts. Those who ``can_wait`` may ask a known model that no
-        worker serves at the moment.
+        Their ids are ``first_id`` and ``tenant_ids.part_of`` it. With ``can_wait`` a known model is accepted
+        although no worker serves it at the moment.
 
         Raises:
-            ApiError: 404 the model, 413 the prompts, 429 the caller's rate, 503 no worker.
+            ApiError: 404 unknown model, 413 prompts too large, 429 the caller's rate limit, 503 no worker.
             RequestError: one of them is not valid.
             Unavailable: see ``Connection.call``.
         """
         limit = self._settings.max_prompt
         if (size := sum(draft.size for draft in drafts)) > limit:
-            raise too_large(f"The prompts may have {limit} bytes together, these have {size}.", "prompt")
+            raise too_large(f"The prompts have {size} bytes together, the limit is {limit}.", "prompt")
         await self.check_model(model, can_wait=can_wait)
         requests = self.prepare(caller, drafts, first_id, trace)
         await spend(self._client.connection, self._keys, caller, len(drafts))
@@ -80,7 +80,7 @@ class Admission:
     def prepare(
         self, caller: Caller, drafts: Sequence[RequestDraft], first_id: str, trace: str | None = None
     ) -> list[Request]:
-        """The requests that ``drafts`` are, under ``first_id`` and the ids of its parts.
+        """The requests of ``drafts``, with ids ``first_id`` and ``tenant_ids.part_of`` it.
 
         Raises:
             RequestError: one of them is not valid.
@@ -101,12 +101,12 @@ class Admission:
         ]
 
     async def submit(self, requests: Sequence[Request], *, repeatable: bool) -> list[AsyncHandle]:
-        """Enqueue requests of one model: all or none. Those that are known already are passed over.
+        """Enqueue requests of one model: all or none. Ids that exist already are not enqueued again.
 
-        ``repeatable``: whoever is told that this failed may submit the same ids again.
+        ``repeatable``: the client can submit the same ids again if this fails.
 
         Raises:
-            ApiError: 429 the queue has no room for all.
+            ApiError: 429 the queue has no capacity for all.
             RequestError, Unavailable: see ``AsyncClient.submit_all``.
         """
         model = requests[0].model
@@ -117,10 +117,10 @@ class Admission:
             wait = await self.drain_rate.retry_after(model, error.depth, error.limit)
             raise queue_full(error, wait) from error
         except Unavailable:
-            # Redis may have them for all that, and what nobody can come back to should not run.
+            # Redis may have accepted them before the error; what no client can retry must not run.
             if repeatable:
                 raise
-            with anyio.move_on_after(_TIME_TO_CANCEL, shield=True), suppress(Unavailable):
+            with anyio.move_on_after(_CANCEL_WITHIN, shield=True), suppress(Unavailable):
                 await cancel_all([self._client.attach(request.id) for request in requests])
             raise
 
@@ -133,7 +133,7 @@ async def cancel_all(handles: Sequence[AsyncHandle]) -> None:
     """Cancel every request.
 
     Raises:
-        Unavailable: some could not be reached; the others were asked.
+        Unavailable: some could not be cancelled; the others were.
     """
     outcomes = await asyncio.gather(*(handle.cancel() for handle in handles), return_exceptions=True)
     for outcome in outcomes:

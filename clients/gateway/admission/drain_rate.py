@@ -1,4 +1,4 @@
-"""How fast a model's queues empty, measured, so that "try again later" can say when."""
+"""Drain rate of a model's queues, measured for Retry-After."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -17,9 +17,9 @@ _SOONEST: Final = 200
 _MODELS: Final = 256
 _LONGEST: Final = 600
 _UNMEASURED: Final = 10
-"""Seconds to wait where nothing has left the queue while it was watched."""
-_ROOM: Final = 0.1
-"""Part of the queue that should be free when those sent away come back; else most would be again."""
+"""Retry-After in seconds where no request left the queue while it was sampled."""
+_FREE_FRACTION: Final = 0.1
+"""Fraction of the queue that should be free at the retry; with less, most retries would be refused again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,46 +29,46 @@ class _Sample:
 
 
 class DrainRate:
-    """Watches the queues that this gateway submits to: over the last minute, a look every five seconds."""
+    """Samples the queues that this gateway submits to: every five seconds, over the last minute."""
 
     def __init__(self, connection: Connection, keys: Keys) -> None:
         self._connection = connection
         self._keys = keys
         self._samples: OrderedDict[str, deque[_Sample]] = OrderedDict()
-        self._looking: set[str] = set()
+        self._sampling: set[str] = set()
 
     async def watch(self, model: str, soonest: float = _SAMPLE_EVERY / 1000) -> None:
-        """Look at the queues unless that was done within ``soonest`` seconds. Raises ``Unavailable``."""
+        """Sample the queues unless that was done within ``soonest`` seconds. Raises ``Unavailable``."""
         samples = self._samples.setdefault(model, deque(maxlen=_SAMPLES))
         self._samples.move_to_end(model)
         while len(self._samples) > _MODELS:
             self._samples.popitem(last=False)
         now = asyncio.get_running_loop().time() * 1000
-        if model in self._looking or (samples and now - samples[-1].time < soonest * 1000):
+        if model in self._sampling or (samples and now - samples[-1].time < soonest * 1000):
             return
-        self._looking.add(model)
+        self._sampling.add(model)
         try:
             _, left = await self._connection.call(
                 lambda server: DRAINED.run(server, self._keys.queues(model), [])
             )
         finally:
-            self._looking.discard(model)
+            self._sampling.discard(model)
         if samples and left < samples[-1].left:
-            samples.clear()  # the streams were deleted and count anew
+            samples.clear()  # the streams were deleted, so their counters began again
         samples.append(_Sample(int(now), left))
 
     def per_second(self, model: str) -> float | None:
-        """Requests a second that ended while it was watched; None where that is not known."""
+        """Requests a second that left the queue while it was sampled; None with too few samples."""
         samples = self._samples.get(model)
         if not samples or samples[-1].time - samples[0].time < _SOONEST:
             return None
         return (samples[-1].left - samples[0].left) * 1000 / (samples[-1].time - samples[0].time)
 
     async def retry_after(self, model: str, depth: int, limit: int) -> int:
-        """Whole seconds until a queue of ``depth`` should have some room under ``limit``."""
+        """Whole seconds until a queue of ``depth`` should have free capacity under ``limit``."""
         await self.watch(model, _SOONEST / 1000)
         rate = self.per_second(model)
         if not rate:
             return _UNMEASURED
-        excess = depth - limit + max(1.0, _ROOM * limit)
+        excess = depth - limit + max(1.0, _FREE_FRACTION * limit)
         return min(_LONGEST, max(1, ceil(excess / rate)))

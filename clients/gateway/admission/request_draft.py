@@ -11,7 +11,7 @@ _INT64: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class RequestDraft:
-    """The fields of a request that lacks an id; text that is to be continued is in ``prompt``."""
+    """The fields of a request without its id; a text prompt is in ``prompt``."""
 
     fields: RequestFields
     prompt: str | None = None
@@ -25,12 +25,12 @@ class RequestDraft:
         return size
 
     def choice(self, index: int) -> "RequestDraft":
-        """The same again: with a seed, each choice draws by one of its own."""
+        """The draft of choice ``index``: with a seed, each choice samples with its own."""
         seed = self.fields.get("seed")
         if not index or seed is None:
             return self
-        other = seed + index if seed + index <= _INT64 else seed - index
-        return RequestDraft(self.fields | RequestFields(seed=other), self.prompt)
+        own = seed + index if seed + index <= _INT64 else seed - index
+        return RequestDraft(self.fields | RequestFields(seed=own), self.prompt)
 
 
 def _size(text: object) -> int:

@@ -1,4 +1,4 @@
-"""Which workers are alive: their heartbeats, read at most once a second however many requests ask."""
+"""Directory of live workers: their heartbeats, read at most once a second and cached."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from ...connection import Connection
 from ...protocol import Keys
 
 _FRESH: Final = 1.0
-"""Seconds that what was read is used."""
+"""Seconds that heartbeats are cached."""
 _SCAN_EVERY: Final = 15.0
-"""Seconds after which workers that are not known yet are looked for."""
+"""Seconds between scans for new workers."""
 _PAGE: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker's heartbeat, with whatever fields it gave."""
+    """One worker's heartbeat record."""
 
     model: str
     name: str
@@ -28,8 +28,8 @@ class Worker:
 class WorkerDirectory:
     """The workers of one namespace.
 
-    Their keys are found by a scan of all keys. That is seldom needed: known workers are looked at directly,
-    and for a model that nobody serves the scan is repeated once a second at most.
+    New workers are found by a scan of all keys. Known ones are read directly; for a model without a known
+    worker the scan is repeated at most once a second.
     """
 
     def __init__(self, connection: Connection, keys: Keys) -> None:
@@ -37,12 +37,12 @@ class WorkerDirectory:
         self._keys = keys
         self._prefix = f"{keys.namespace}:worker:{{"
         self._workers: dict[str, Worker] = {}
-        self._looked = -_SCAN_EVERY
+        self._read_at = -_SCAN_EVERY
         self._scanned = -_SCAN_EVERY
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def alive(self) -> list[Worker]:
-        """Those alive, by model and name. Raises ``Unavailable``."""
+        """Live workers, sorted by model and name. Raises ``Unavailable``."""
         await self._refresh(None)
         return sorted(self._workers.values(), key=lambda worker: (worker.model, worker.name))
 
@@ -52,7 +52,7 @@ class WorkerDirectory:
         return self._has(model)
 
     async def has_queue(self, model: str) -> bool:
-        """Whether ``model`` has ever been served or asked for here. Raises ``Unavailable``."""
+        """Whether ``model`` has a queue: it has been served or requested before. Raises ``Unavailable``."""
         queues = self._keys.queues(model)
 
         async def exist(server: Any) -> int:
@@ -64,15 +64,15 @@ class WorkerDirectory:
         return any(worker.model == model for worker in self._workers.values())
 
     async def _refresh(self, wanted: str | None) -> None:
-        async with self._turn:
+        async with self._lock:
             now = monotonic()
-            if now - self._looked >= _FRESH:
+            if now - self._read_at >= _FRESH:
                 await self._read(list(self._workers))
-                self._looked = now
+                self._read_at = now
             missing = wanted is not None and not self._has(wanted)
             if now - self._scanned >= (_FRESH if missing else _SCAN_EVERY):
                 await self._read(await self._connection.call(self._scan))
-                self._scanned = self._looked = now
+                self._scanned = self._read_at = now
 
     async def _scan(self, server: Any) -> list[str]:
         return [

@@ -1,4 +1,4 @@
-"""Uploaded files and batches' results: lines in Redis, of one tenant, for a limited time."""
+"""Uploads and result files of batches: lines in Redis, of one tenant, with a TTL."""
 
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import asdict, dataclass
@@ -18,8 +18,8 @@ _PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """``bytes`` and ``lines`` count what is stored; ``created`` is in Unix seconds, ``place`` where its lines
-    are. A file of results has some of the ``lines`` of its batch."""
+    """Metadata of a file: ``bytes`` and ``lines`` stored, ``created`` in Unix seconds, ``place`` the key
+    suffix of its lines. A result file has a part of the ``lines`` of its batch."""
 
     id: str
     filename: str
@@ -32,7 +32,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Where a batch's results are: each line in one of two places, which one script writes."""
+    """Places of a batch's results: each line is in one of two, written by one script."""
 
     output: str
     errors: str
@@ -43,7 +43,7 @@ class Results:
 
 
 class Files:
-    """Raises ``Unavailable`` throughout, and ``ApiError`` 404 for what is not the caller's."""
+    """Raises ``Unavailable`` throughout, and ``ApiError`` 404 for a file of another tenant."""
 
     def __init__(self, settings: GatewaySettings, connection: Connection) -> None:
         self._limit = settings.max_files
@@ -52,22 +52,22 @@ class Files:
         self._keys = GatewayKeys(settings.namespace)
 
     async def reserve(self, caller: Caller, kind: str, new: str, ttl: int) -> int:
-        """Count one thing more of ``kind`` for the caller, for ``ttl`` ms; the time in Unix seconds.
+        """Add an id to the caller's index of ``kind`` for ``ttl`` ms; returns the time in Unix seconds.
 
         Raises:
-            ApiError: 409, there are too many.
+            ApiError: 409, the tenant has too many.
         """
         index = [self._keys.index(kind, caller.tenant)]
         now: int = await self._connection.call(
             lambda server: ADD_TO_INDEX.run(server, index, [new, self._limit, ttl])
         )
         if not now:
-            message = f"You have {self._limit} {kind} already; each goes after a while."
+            message = f"The limit of {self._limit} {kind} is reached; delete some or wait until they expire."
             raise ApiError(409, "invalid_request_error", message, code=f"too_many_{kind}")
         return now // 1000
 
     async def release(self, caller: Caller, kind: str, gone: str) -> None:
-        """Count one thing less."""
+        """Remove an id from the caller's index of ``kind``."""
         index = self._keys.index(kind, caller.tenant)
 
         async def remove(server: Any) -> None:
@@ -87,9 +87,9 @@ class Files:
         return file
 
     async def record(self, file: str, results: Results, lines: dict[int, bytes], ttl: int) -> int:
-        """Write lines of results to ``file``, one of the two; how many were new.
+        """Write result lines to ``file``, one of the two; returns how many were new.
 
-        A number that has a line in either file keeps that one. Both are kept for ``ttl`` ms.
+        A number that has a line in either file keeps it. The TTL of both becomes ``ttl`` ms.
         """
         keys = [self._keys.lines(results.output), self._keys.lines(results.errors)]
         which = 1 if file == results.output else 2
@@ -110,11 +110,11 @@ class Files:
         await self._connection.call(write)
 
     async def describe(self, file: StoredFile) -> None:
-        """Make the file known; for as long as its lines are."""
+        """Write the file's metadata, with the same TTL as its lines."""
         key, lines = self._keys.file(file.id), self._keys.lines(file.place)
 
         async def write(server: Any) -> None:
-            # Results are in another slot of a cluster than their description.
+            # The lines of results are in another cluster slot than their metadata.
             async with server.pipeline(transaction=False) as pipeline:
                 pipeline.hset(key, mapping=asdict(file))
                 pipeline.pexpire(key, self._ttl)
@@ -132,12 +132,12 @@ class Files:
         return file
 
     async def use(self, file_id: str, batch_id: str, ttl: int) -> int:
-        """Keep an upload for a batch, ``ttl`` ms at least; its number of lines, 0 if it is gone."""
+        """Keep an upload for a batch, for at least ``ttl`` ms; its number of lines, 0 if it is lost."""
         keys = [self._keys.file(file_id), self._keys.lines(_uploaded(file_id))]
         return await self._connection.call(lambda server: USE_FILE.run(server, keys, [batch_id, ttl]))
 
-    async def leave(self, file_id: str, batch_id: str) -> None:
-        """The batch reads the upload no more."""
+    async def stop_using(self, file_id: str, batch_id: str) -> None:
+        """Allow the upload to be deleted: the batch has read it."""
         key = self._keys.file(file_id)
 
         async def write(server: Any) -> None:
@@ -150,7 +150,7 @@ class Files:
         file = await self.find(caller, file_id)
         key = [self._keys.file(file_id)]
         if not await self._connection.call(lambda server: DELETE_FILE.run(server, key, [])):
-            message = "A batch reads this file; cancel it or wait for its end."
+            message = "The file is the input of a running batch; cancel the batch or wait for its end."
             raise ApiError(409, "invalid_request_error", message, code="file_in_use")
         lines = self._keys.lines(file.place)
 
@@ -161,7 +161,7 @@ class Files:
         await self.release(caller, "files", file_id)
 
     async def newest(self, caller: Caller, kind: str) -> list[str]:
-        """Ids of the caller's things of ``kind``, the newest first."""
+        """The caller's ids of ``kind``, newest first."""
         index = self._keys.index(kind, caller.tenant)
 
         async def read(server: Any) -> list[bytes]:
@@ -187,7 +187,7 @@ class Files:
         async for item in self.lines(_uploaded(file_id), count):
             yield item
 
-    async def answered(self, results: Results) -> set[int]:
+    async def recorded(self, results: Results) -> set[int]:
         """Numbers of the lines that have a result."""
         keys = [self._keys.lines(results.output), self._keys.lines(results.errors)]
 
@@ -200,7 +200,7 @@ class Files:
         return {int(number) for numbers in await self._connection.call(read) for number in numbers}
 
     async def counts(self, results: Results) -> tuple[int, int]:
-        """How many lines there are in output and errors."""
+        """Number of lines in the output and error files."""
         keys = [self._keys.lines(results.output), self._keys.lines(results.errors)]
 
         async def read(server: Any) -> tuple[int, int]:

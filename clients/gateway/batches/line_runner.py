@@ -1,4 +1,4 @@
-"""One line of a batch, from the request to the line of its result."""
+"""Execution of one line of a batch, from its requests to the line of its result."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,19 @@ from ..openai.completion import Completion, results_of
 from ..openai.completion_format import CompletionFormat
 from ..openai.vocabulary import Vocabulary
 from ..redis_clock import RedisClock
-from .lines import CHAT, answered, drafts_of, failed, parse_line
+from .lines import CHAT, drafts_of, error_line, output_line, parse_line
 from .store import Batch
 
 _ATTEMPTS: Final = 5
-"""For what may go better the next time, other than waiting for room and for workers, which has no limit."""
+"""For transient errors; waiting for queue capacity and for workers has no limit."""
 _PAUSE: Final = 2.0
-_WAITED_OUT: Final = frozenset({429, 503})
+_RETRIED_UNTIL_EXPIRY: Final = frozenset({429, 503})
 
 _log = logging.getLogger(__name__)
 
 
 class LineRunner:
-    """Runs lines of one batch; they can be cancelled together."""
+    """Runs lines of one batch, which can be cancelled together."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class LineRunner:
         vocabularies: Mapping[str, Vocabulary],
     ) -> None:
         self._batch = batch
-        # Batches yield to those who wait, whatever their key may do.
+        # Batches have low priority, whatever their API key allows.
         self._caller = Caller("batch", batch.tenant, "low", admin=False)
         self._admission = admission
         self._clock = clock
@@ -73,9 +73,9 @@ class LineRunner:
         await cancel_all([self._admission.attach(part) for part in parts])
 
     async def run(self, number: int, line: bytes) -> tuple[bool, bytes] | None:
-        """Whether line ``number`` was answered, and the line of the result.
+        """Whether line ``number`` succeeded, and its line of the output or error file.
 
-        None where it came to nothing: it was cancelled, or the batch's window closed.
+        None where it has no result: it was cancelled, or the batch's completion window closed.
         """
         line_id = self.line_id(number)
         custom_id = ""
@@ -91,15 +91,15 @@ class LineRunner:
             vocabulary = self._vocabularies.get(body.model)
             form = ChatFormat(vocabulary) if parsed.url == CHAT else CompletionFormat(vocabulary)
             now = await self._clock.now()
-            whole = Completion(line_id, body.model, now, form, body.n or 1).whole(results)
-            return True, answered(line_id, custom_id, line_id, whole)
+            completed = Completion(line_id, body.model, now, form, body.n or 1).whole(results)
+            return True, output_line(line_id, custom_id, line_id, completed)
         except (ApiError, HeadraceError, RequestError) as error:
             failure = api_error_of(error)
         except Exception as error:
             _log.exception("batch %s, line %d: %s", self._batch.id, number, type(error).__name__)
             failure = None
         failure = failure or ApiError(500, "server_error", "The gateway failed.", code="internal_error")
-        return False, failed(line_id, custom_id, line_id, failure)
+        return False, error_line(line_id, custom_id, line_id, failure)
 
     async def _results(self, line_id: str, model: str, drafts: Sequence[RequestDraft]) -> list[Result] | None:
         attempt = 0
@@ -115,12 +115,12 @@ class LineRunner:
                     if self._cancelled:
                         await cancel_all(handles)
                     results = await results_of(handles)
-                    return None if any(map(self._came_to_nothing, drafts, results)) else results
+                    return None if any(map(self._has_no_result, drafts, results)) else results
                 finally:
                     self._running.difference_update(handles)
             except (ApiError, HeadraceError) as error:
                 failure = api_error_of(error)
-                if failure is None or failure.status not in _WAITED_OUT:
+                if failure is None or failure.status not in _RETRIED_UNTIL_EXPIRY:
                     attempt += 1
                     if isinstance(error, ApiError) or attempt >= _ATTEMPTS:
                         raise
@@ -128,7 +128,7 @@ class LineRunner:
 
         return None
 
-    def _came_to_nothing(self, draft: RequestDraft, result: Result) -> bool:
+    def _has_no_result(self, draft: RequestDraft, result: Result) -> bool:
         if result.finish_reason == "cancelled":
             return self._cancelled
         return result.finish_reason == "expired" and self._deadline(draft) == self._latest

@@ -1,4 +1,4 @@
-"""Lines of a batch: what they ask for, and what comes back."""
+"""Lines of a batch: parsing of input lines, and lines of the output and error files."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -16,12 +16,12 @@ CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
 ENDPOINTS: Final = (CHAT, TEXT)
 
-_UNANSWERED: Final = {
-    "cancelled": ("batch_cancelled", "The batch was cancelled before this request was answered."),
-    "expired": ("batch_expired", "The completion window closed before this request was answered."),
-    "failed": ("input_file_lost", "The batch's input file was lost before this request was answered."),
+_INCOMPLETE: Final = {
+    "cancelled": ("batch_cancelled", "The batch was cancelled before this request completed."),
+    "expired": ("batch_expired", "The completion window closed before this request completed."),
+    "failed": ("input_file_lost", "The batch's input file was lost before this request completed."),
 }
-"""Code and message, by how the batch ended."""
+"""Code and message, by the batch's final status."""
 
 
 class _Line(BaseModel):
@@ -34,10 +34,10 @@ class _Line(BaseModel):
 
 
 def split_lines(content: bytes, max_lines: int) -> list[bytes]:
-    """The lines of an upload, empty ones left out.
+    """The lines of an upload, without empty ones.
 
     Raises:
-        ApiError: naming the first line that is wrong. What a line's ``body`` says is judged when it is run.
+        ApiError: naming the first invalid line. A line's ``body`` is validated when it is run.
     """
     lines = [line for line in content.splitlines() if line.strip()]
     if not lines:
@@ -48,13 +48,13 @@ def split_lines(content: bytes, max_lines: int) -> list[bytes]:
     for number, line in enumerate(lines, 1):
         parsed = parse_line(line, f"file: line {number}")
         if parsed.custom_id in seen:
-            raise invalid(f"file: line {number}: its custom_id is that of an earlier line", "file")
+            raise invalid(f"file: line {number}: custom_id is used by an earlier line", "file")
         seen.add(parsed.custom_id)
     return lines
 
 
 def parse_line(line: bytes, place: str) -> _Line:
-    """Raises ``ApiError`` saying what is wrong at ``place``."""
+    """Raises ``ApiError`` that names ``place`` and the problem."""
     try:
         parsed = _Line.model_validate(parse_json(line, "line"))
     except ApiError as error:
@@ -73,10 +73,10 @@ def _problem_of(error: ValidationError) -> str:
 
 
 def drafts_of(line: _Line, default_max_tokens: int) -> tuple[SamplingBody, list[RequestDraft]]:
-    """The body of a line, and the requests that it is: one for each prompt and choice.
+    """The body of a line, and its request drafts: one for each prompt and choice.
 
     Raises:
-        ApiError: as the endpoint would answer.
+        ApiError: as the endpoint raises it.
     """
     try:
         if line.url == CHAT:
@@ -90,37 +90,37 @@ def drafts_of(line: _Line, default_max_tokens: int) -> tuple[SamplingBody, list[
         in_body = [{**problem, "loc": ("body", *problem["loc"])} for problem in problems]
         raise validation_error(in_body) from None
     if body.stream:
-        raise invalid("stream: is not for batches", "stream")
+        raise invalid("stream: not supported in batches", "stream")
     return body, [draft.choice(index) for draft in drafts for index in range(body.n or 1)]
 
 
-def answered(line_id: str, custom_id: str, request_id: str, body: dict[str, Any]) -> bytes:
-    """A line of the results."""
+def output_line(line_id: str, custom_id: str, request_id: str, body: dict[str, Any]) -> bytes:
+    """A line of the output file."""
     response = {"status_code": 200, "request_id": request_id, "body": body}
     return compact({"id": line_id, "custom_id": custom_id, "response": response, "error": None})
 
 
-def failed(line_id: str, custom_id: str, request_id: str, error: ApiError) -> bytes:
-    """A line of the errors."""
+def error_line(line_id: str, custom_id: str, request_id: str, error: ApiError) -> bytes:
+    """A line of the error file."""
     response = {"status_code": error.status, "request_id": request_id, "body": error.body}
-    told = {"code": error.code, "message": error.message}
-    return compact({"id": line_id, "custom_id": custom_id, "response": response, "error": told})
+    error_object = {"code": error.code, "message": error.message}
+    return compact({"id": line_id, "custom_id": custom_id, "response": response, "error": error_object})
 
 
-def unanswered(line_id: str, line: bytes | None, ending: str) -> bytes:
-    """A line of the errors for one that was not answered before its batch ended."""
-    code, message = _UNANSWERED[ending]
+def incomplete_line(line_id: str, line: bytes | None, ending: str) -> bytes:
+    """A line of the error file, for a request that had not completed when its batch ended."""
+    code, message = _INCOMPLETE[ending]
     custom_id = None
     if line is not None:
         with suppress(ApiError):
             custom_id = parse_line(line, "line").custom_id
-    told = {"code": code, "message": message}
-    return compact({"id": line_id, "custom_id": custom_id, "response": None, "error": told})
+    error_object = {"code": code, "message": message}
+    return compact({"id": line_id, "custom_id": custom_id, "response": None, "error": error_object})
 
 
 def input_lost() -> dict[str, Any]:
     """A failed batch's ``errors``."""
-    code, message = _UNANSWERED["failed"]
+    code, message = _INCOMPLETE["failed"]
     return {
         "object": "list",
         "data": [{"code": code, "message": message, "param": "input_file_id", "line": None}],

@@ -1,8 +1,8 @@
-"""Running batches: any gateway takes one for the time of a lease, and another goes on where it stopped.
+"""Execution of batches: a gateway leases one, and when the lease expires another continues it.
 
-Each line's request has an id made of the batch and the line, and each line's result is written once under
-its number, in one of two files. So it does not matter how often or by how many gateways a line is worked on.
-How a batch ends is decided once, before the lines that were not answered are written to its errors.
+A line's request id is derived from the batch and the line number, and its result is written once under its
+number, in one of two files. So a line can run several times, at several gateways. A batch's final status is
+decided once, before its incomplete lines are written to the error file.
 """
 
 import logging
@@ -23,17 +23,17 @@ from ..schedules.work_loop import run_due_tasks
 from ..settings import GatewaySettings
 from .files import Files, StoredFile
 from .line_runner import LineRunner
-from .lines import unanswered
+from .lines import incomplete_line
 from .store import ENDED, Batch, BatchStatus, BatchStore
 
 LIMIT: Final = 10_000
-"""Batches that may run, of all tenants together."""
+"""Most batches that run, of all tenants together."""
 _AT_ONCE: Final = 16
 _LEASE: Final = 30.0
-_LOOK_EVERY: Final = 3.0
-"""Seconds between renewals of the lease, which is also how soon a cancelled batch stops."""
+_RENEW_EVERY: Final = 3.0
+"""Seconds between renewals of the lease, and the longest delay before a cancelled batch stops."""
 _STOP_WITHIN: Final = 10.0
-"""Seconds that requests which were cancelled may take to end; without a worker they never would."""
+"""Seconds that cancelled requests may take to end; without a worker they never do."""
 _PAGE: Final = 500
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A batch while this gateway has it."""
+    """A batch leased to this gateway."""
 
     batch: Batch
     leased: LeasedTask
@@ -51,7 +51,7 @@ class _Run:
 
 
 class BatchRunner:
-    """Raises ``Unavailable`` where it talks to Redis."""
+    """Raises ``Unavailable`` from all methods that use Redis."""
 
     def __init__(
         self,
@@ -73,37 +73,37 @@ class BatchRunner:
         self._schedule = Schedule(connection, keys, "batches", limit=LIMIT, ttl=2 * settings.batch_ttl)
 
     async def start(self, caller: Caller, batch: Batch) -> None:
-        """Have a new batch run.
+        """Schedule a new batch.
 
         Raises:
-            ApiError: 503, too many run; the batch is forgotten.
+            ApiError: 503, too many batches run; the batch is removed.
         """
         if not await self._schedule.add(batch.id, b""):
-            await self._files.leave(batch.input_file, batch.id)
+            await self._files.stop_using(batch.input_file, batch.id)
             await self._store.drop(caller, batch.id)
             raise unavailable("Too many batches run at the moment.", "too_many_batches", 60)
 
     async def ensure_scheduled(self, batch: Batch) -> None:
-        """Have a batch run whose gateway may have died before it said so; if too many run, not yet."""
+        """Schedule a batch whose gateway may have died before doing so; not at ``LIMIT``."""
         if batch.status == "validating":
             await self._schedule.add(batch.id, b"")
 
     async def run(self) -> None:
-        """Run batches, for ever."""
+        """Run due batches; does not return."""
         await run_due_tasks(self._schedule, _LEASE, _AT_ONCE, self.work)
 
     async def work(self, leased: LeasedTask) -> None:
-        """Bring one batch to its end, or as far as the lease lasts."""
+        """Run one batch until it ends or the lease is lost."""
         batch = await self._store.read(leased.id)
         if batch is not None and batch.status not in ENDED:
             if batch.status == "validating":
-                await self._files.use(batch.input_file, batch.id, self._store.life(batch))
-                await self._store.reach(batch, "in_progress")
+                await self._files.use(batch.input_file, batch.id, self._store.retention(batch))
+                await self._store.advance(batch, "in_progress")
                 batch = await self._store.read(leased.id) or batch
             run = _Run(batch, leased, self._make_runner(batch))
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._hold, run, tasks.cancel_scope)
-                await self._answer_lines(run)
+                tasks.start_soon(self._renew_lease, run, tasks.cancel_scope)
+                await self._run_until_complete(run)
                 await self._end(run)
                 await self._finish(run.leased, batch)
                 tasks.cancel_scope.cancel()
@@ -112,41 +112,43 @@ class BatchRunner:
 
     async def _finish(self, leased: LeasedTask, batch: Batch | None) -> None:
         if batch is not None:
-            await self._files.leave(batch.input_file, batch.id)
+            await self._files.stop_using(batch.input_file, batch.id)
         await self._schedule.finish(leased)
 
-    async def _hold(self, run: _Run, everything: anyio.CancelScope) -> None:
-        """Keep the lease, and look whether the batch is to stop."""
+    async def _renew_lease(self, run: _Run, everything: anyio.CancelScope) -> None:
+        """Renew the lease, and stop the batch when it is cancelled or its window has closed."""
         while True:
-            await anyio.sleep(_LOOK_EVERY)
+            await anyio.sleep(_RENEW_EVERY)
             leased = await self._schedule.postpone(run.leased, _LEASE, b"")
             batch = await self._store.read(run.batch.id)
             if leased is None or batch is None:
-                _log.warning("batch %s: somebody else has it, or it has expired", run.batch.id)
+                _log.warning(
+                    "batch %s: lease lost to another gateway, or the batch has expired", run.batch.id
+                )
                 everything.cancel()
                 return
             run.leased, run.batch = leased, batch
-            if not run.stopping and await self._is_to_stop(batch):
+            if not run.stopping and await self._should_stop(batch):
                 run.stopping = True
                 run.scope.deadline = anyio.current_time() + _STOP_WITHIN
                 await run.lines.cancel()
 
-    async def _is_to_stop(self, batch: Batch) -> bool:
+    async def _should_stop(self, batch: Batch) -> bool:
         return batch.status != "in_progress" or await self._store.closed(batch)
 
-    async def _answer_lines(self, run: _Run) -> None:
-        """Until all are, or the batch is to stop, or the upload is gone."""
+    async def _run_until_complete(self, run: _Run) -> None:
+        """Run lines until all have a result, the batch should stop, or its upload is lost."""
         with run.scope:
             if run.batch.status == "cancelling":
-                await self._cancel_left(run)
-            while not await self._is_to_stop(run.batch) and not run.stopping:
+                await self._cancel_incomplete(run)
+            while not await self._should_stop(run.batch) and not run.stopping:
                 if await self._run_lines(run):
                     return
-                await anyio.sleep(_LOOK_EVERY)
+                await anyio.sleep(_RENEW_EVERY)
 
-    async def _cancel_left(self, run: _Run) -> None:
-        """Cancel what a gateway that is gone may have begun: of what is not answered, the first."""
-        done = await self._files.answered(run.batch.results)
+    async def _cancel_incomplete(self, run: _Run) -> None:
+        """Cancel the requests that a previous gateway may have left: of the first lines without a result."""
+        done = await self._files.recorded(run.batch.results)
         left = self._window
         async for number, line in self._files.upload_lines(run.batch.input_file, run.batch.total):
             if number in done or line is None:
@@ -157,9 +159,9 @@ class BatchRunner:
                 return
 
     async def _run_lines(self, run: _Run) -> bool:
-        """Whether this is all that can be done: no line is left, or its upload is gone."""
+        """Whether nothing is left to run: all lines have a result, or the upload is lost."""
         batch = run.batch
-        done = await self._files.answered(batch.results)
+        done = await self._files.recorded(batch.results)
         places = anyio.Semaphore(self._window)
         complete = True
 
@@ -175,7 +177,9 @@ class BatchRunner:
                 if number in done:
                     continue
                 if line is None:
-                    _log.error("batch %s: its upload %s is gone", batch.id, batch.input_file)
+                    _log.error(
+                        "batch %s: its input file %s is lost; the lines left fail", batch.id, batch.input_file
+                    )
                     return True
                 await places.acquire()
                 if run.stopping:
@@ -188,23 +192,23 @@ class BatchRunner:
         outcome = await run.lines.run(number, line)
         if outcome is None:
             return False
-        answered, result = outcome
+        succeeded, result = outcome
         results = run.batch.results
-        file = results.output if answered else results.errors
-        new = await self._files.record(file, results, {number: result}, self._store.life(run.batch))
-        self._metrics.batch_lines.labels("answered" if answered else "failed").inc(new)
+        file = results.output if succeeded else results.errors
+        new = await self._files.record(file, results, {number: result}, self._store.retention(run.batch))
+        self._metrics.batch_lines.labels("answered" if succeeded else "failed").inc(new)
         return True
 
     async def _end(self, run: _Run) -> None:
-        """Decide how the batch ends, write the lines that are left to its errors, and end it."""
+        """Decide the final status, write incomplete lines to the error file, and set the status."""
         batch = await self._store.read(run.batch.id)
         if batch is not None and batch.ending is None and batch.status == "in_progress":
-            await self._store.reach(batch, "finalizing", {"ending": await self._ending(batch)})
+            await self._store.advance(batch, "finalizing", {"ending": await self._ending(batch)})
             batch = await self._store.read(batch.id)
         if batch is None or batch.status in ENDED:
             return
         ending: BatchStatus = batch.ending or "cancelled"
-        await self._give_up_left(run.lines, batch, ending)
+        await self._fail_incomplete(run.lines, batch, ending)
         results = batch.results
         for file_id, place, name in (
             (batch.output_file, results.output, "output"),
@@ -218,26 +222,26 @@ class BatchRunner:
                 about = StoredFile(file_id, filename, "batch_output", now, sum(sizes), batch.total, place)
                 await self._files.describe(about)
         completed, failed = await self._files.counts(results)
-        await self._store.reach(batch, ending, {"completed": completed, "failed": failed})
+        await self._store.advance(batch, ending, {"completed": completed, "failed": failed})
 
     async def _ending(self, batch: Batch) -> BatchStatus:
-        if len(await self._files.answered(batch.results)) >= batch.total:
+        if len(await self._files.recorded(batch.results)) >= batch.total:
             return "completed"
         return "expired" if await self._store.closed(batch) else "failed"
 
-    async def _give_up_left(self, lines: LineRunner, batch: Batch, ending: BatchStatus) -> None:
-        done = await self._files.answered(batch.results)
+    async def _fail_incomplete(self, lines: LineRunner, batch: Batch, ending: BatchStatus) -> None:
+        done = await self._files.recorded(batch.results)
         page: dict[int, bytes] = {}
 
         async def write() -> None:
             results = batch.results
-            new = await self._files.record(results.errors, results, page, self._store.life(batch))
+            new = await self._files.record(results.errors, results, page, self._store.retention(batch))
             self._metrics.batch_lines.labels("failed").inc(new)
             page.clear()
 
         async for number, line in self._files.upload_lines(batch.input_file, batch.total):
             if number not in done:
-                page[number] = unanswered(lines.line_id(number), line, ending)
+                page[number] = incomplete_line(lines.line_id(number), line, ending)
             if len(page) == _PAGE:
                 await write()
         if page:

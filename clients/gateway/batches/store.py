@@ -1,4 +1,4 @@
-"""Batches' descriptions in Redis."""
+"""Store of batches: their metadata and status in Redis."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ BatchStatus = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 ]
 ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
-_BEFORE: Final[dict[BatchStatus, tuple[BatchStatus, ...]]] = {
+_PREDECESSORS: Final[dict[BatchStatus, tuple[BatchStatus, ...]]] = {
     "in_progress": ("validating",),
     "cancelling": ("validating", "in_progress"),
     "finalizing": ("in_progress",),
@@ -53,9 +53,9 @@ class Batch:
     status: BatchStatus
     times: dict[str, int]
     ending: BatchStatus | None
-    """How it ends, once that is decided."""
+    """The final status, once it is decided."""
     counts: tuple[int, int] | None
-    """Lines of output and errors, once it has ended: the files can be deleted."""
+    """Lines of the output and error files, once it has ended: the files can be deleted later."""
 
     @property
     def results(self) -> Results:
@@ -71,7 +71,7 @@ class Batch:
 
 
 class BatchStore:
-    """Raises ``Unavailable`` throughout, and ``ApiError`` 404 for what is not the caller's."""
+    """Raises ``Unavailable`` throughout, and ``ApiError`` 404 for a batch of another tenant."""
 
     def __init__(
         self, settings: GatewaySettings, connection: Connection, files: Files, clock: RedisClock
@@ -91,10 +91,10 @@ class BatchStore:
         seconds: float,
         metadata: dict[str, Any] | None,
     ) -> Batch:
-        """Describe a new batch, and keep its file until it ends.
+        """Create a batch, and keep its input file until it ends.
 
         Raises:
-            ApiError: 404 the file is gone, 409 there are too many.
+            ApiError: 404 the file has expired or been deleted, 409 the tenant has too many batches.
         """
         batch_id = PREFIX + new_id(caller.tenant)
         seconds = round(min(seconds, self._ttl))
@@ -118,7 +118,7 @@ class BatchStore:
         return _batch(batch_id, {name: str(value) for name, value in fixed.items()})
 
     async def drop(self, caller: Caller, batch_id: str) -> None:
-        """Forget a batch that was never begun."""
+        """Remove a batch that was never started."""
         key = self._keys.batch(batch_id)
 
         async def remove(server: Any) -> None:
@@ -142,7 +142,7 @@ class BatchStore:
         return sorted(known, key=lambda batch: batch.created, reverse=True)
 
     async def read(self, batch_id: str) -> Batch | None:
-        """None for one that there is not, or whose description cannot be read."""
+        """None for one that does not exist, or whose record is damaged."""
         key = self._keys.batch(batch_id)
 
         async def get(server: Any) -> dict[bytes, bytes]:
@@ -155,32 +155,30 @@ class BatchStore:
         try:
             return _batch(batch_id, fields) if fields else None
         except (KeyError, ValueError, RecursionError) as error:
-            _log.error(
-                "batch %s: its description is damaged (%s); passed over", batch_id, type(error).__name__
-            )
+            _log.error("batch %s: its record is damaged (%s), ignored", batch_id, type(error).__name__)
             return None
 
     async def counts(self, batch: Batch) -> tuple[int, int]:
-        """How many lines have been answered, and how many have failed."""
+        """Lines completed and lines failed."""
         return batch.counts or await self._files.counts(batch.results)
 
     async def closed(self, batch: Batch) -> bool:
-        """Whether the batch's window is over."""
+        """Whether the batch's completion window has closed."""
         return await self._clock.now() >= batch.expires
 
-    def life(self, batch: Batch) -> int:
-        """Milliseconds that a batch's data are kept after anything was done for it, until it ends."""
+    def retention(self, batch: Batch) -> int:
+        """TTL in milliseconds of the data of a batch that has not ended, renewed by each change."""
         return round((batch.expires - batch.created + self._ttl) * 1000)
 
-    async def reach(
+    async def advance(
         self, batch: Batch, status: BatchStatus, fields: dict[str, str | int] | None = None
     ) -> BatchStatus | None:
-        """Note a status, when it was reached, and ``fields``; the status afterwards, None if there is none.
+        """Set the status, its time, and ``fields``; returns the status afterwards, None without a batch.
 
-        Where the batch is somewhere that ``status`` cannot follow, nothing changes.
+        Nothing changes where ``status`` cannot follow the present one.
         """
-        after = f" {' '.join(_BEFORE[status])} "
-        ttl = round(self._ttl * 1000) if status in ENDED else self.life(batch)
+        after = f" {' '.join(_PREDECESSORS[status])} "
+        ttl = round(self._ttl * 1000) if status in ENDED else self.retention(batch)
         pairs = [part for pair in (fields or {}).items() for part in pair]
         key = [self._keys.batch(batch.id)]
         reply = await self._connection.call(
@@ -212,7 +210,7 @@ def _batch(batch_id: str, fields: dict[str, str]) -> Batch:
         created=int(fields["created"]),
         expires=int(fields["expires"]),
         metadata=plain(json.loads(fields["metadata"])),
-        status=fields["status"],  # pyright: ignore[reportArgumentType]  written by ``reach`` only
+        status=fields["status"],  # pyright: ignore[reportArgumentType]  written by ``advance`` only
         times={name[3:]: int(value) for name, value in fields.items() if name.startswith("at:")},
         ending=fields.get("ending"),  # pyright: ignore[reportArgumentType]  likewise
         counts=(int(fields["completed"]), int(fields["failed"])) if ended else None,

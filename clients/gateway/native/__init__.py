@@ -1,4 +1,4 @@
-"""Headrace's own API, which shows what OpenAI's cannot.
+"""Headrace's own API, beside OpenAI's.
 
 ``job_body`` is a request as the queue takes it, ``request_view`` its state and result, ``events`` its deltas
 and ``done`` as JSON with their positions, and ``socket_session`` submits, follows and cancels requests over

@@ -1,4 +1,4 @@
-"""A request's events as the gateway's own JSON, for server-sent events and for WebSockets."""
+"""A request's events as JSON, for server-sent events and WebSockets."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,7 +14,7 @@ from ..streams.sse import HEARTBEAT, frame
 
 
 def event_body(event: Event) -> dict[str, Any]:
-    """``delta`` or ``done`` with what the wire contract gives it."""
+    """``delta`` or ``done`` with the fields of the wire contract."""
     if isinstance(event, Done):
         usage, error = event.usage, event.error
         return {
@@ -43,10 +43,10 @@ def event_body(event: Event) -> dict[str, Any]:
 async def native_frames(
     events: AsyncGenerator[Event], position: StreamPosition, heartbeat: float, leave: asyncio.Future[None]
 ) -> AsyncGenerator[bytes]:
-    """Frames of the events, each with the reader's position; ``error`` if the stream breaks off.
+    """Frames of the events with the stream position as event id; an ``error`` event if reading fails.
 
-    The first says how soon to come back: a stream that ends without ``done`` is to be continued. It has no
-    blank line for the reason that ``HEARTBEAT`` has none.
+    The first frame sets the reconnection time: a client resumes a stream that ends without ``done``. It has
+    no blank line, as ``HEARTBEAT`` has none.
     """
     yield b"retry: 1000\n"
     items = merge_events([events], heartbeat, heartbeat, leave)

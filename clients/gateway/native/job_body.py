@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/requests``: a request as the queue knows it."""
+"""The body of ``POST /v1/requests``: a request in the queue's own fields."""
 
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
 class JobBody(BaseModel):
-    """One of ``prompt``, ``messages`` and ``tokens`` is needed. Defaults are the queue's, not OpenAI's."""
+    """Exactly one of ``prompt``, ``messages`` and ``tokens`` is required. Defaults are the queue's."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -41,9 +41,9 @@ class JobBody(BaseModel):
     deadline: int | None = Field(default=None, ge=0, lt=1 << 63)
     """Unix time in milliseconds."""
     metadata: Any = None
-    """Comes back with the result."""
+    """Returned with the result."""
     webhook: Annotated[str, Field(max_length=2048)] | None = None
-    """A URL that is told when the request has ended; the operator says which are allowed."""
+    """A URL that receives a POST when the request has ended; its origin must be allowed by the operator."""
 
 
 def job_draft(body: JobBody) -> RequestDraft:

@@ -1,4 +1,4 @@
-"""A request as its owner sees it."""
+"""Status and result of a request, as JSON."""
 
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ class ErrorView(BaseModel):
 
 
 class ResultView(BaseModel):
-    """What came out; for a request that was cancelled, expired or failed, as far as it came."""
+    """The output; of a request that was cancelled, expired or failed, the output until then."""
 
     text: str
     tokens: list[int]
@@ -46,12 +46,12 @@ class RequestView(BaseModel):
     object: Literal["request"] = "request"
     status: Literal["queued", "running", "finished"]
     attempts: int
-    """Above one: a worker was lost, and another went on."""
+    """Above one: a worker was lost and another reclaimed the request."""
     cancelled: bool
-    """Whether cancelling was asked for."""
+    """Whether cancellation was requested."""
     timings: TimingsView
     result: ResultView | None
-    """Once it has ended."""
+    """Set once the request has finished."""
 
 
 async def view(handle: AsyncHandle) -> RequestView:

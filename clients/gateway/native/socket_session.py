@@ -1,14 +1,14 @@
-"""One WebSocket: any number of requests submitted, followed and cancelled over it.
+"""WebSocket session: submits, follows and cancels any number of requests.
 
 Messages are JSON objects. From the client::
 
-    {"type": "authorize", "key": "hr_..."}                      first, where the header could not say it
+    {"type": "authorize", "key": "hr_..."}                      first, without an Authorization header
     {"type": "submit", "ref": "a", "request": {...}}            a body of POST /v1/requests; then follows it
     {"type": "follow", "id": "...", "after": "12.57"}
     {"type": "cancel", "id": "..."}
 
 To the client: ``accepted`` with ``ref`` and ``id``; ``delta`` and ``done`` with ``id`` and ``position``,
-which is what ``after`` takes; ``error`` with ``ref`` or ``id``.
+the value for ``after``; ``error`` with ``ref`` or ``id``.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -69,7 +69,7 @@ class SocketSession:
     def __init__(self, gateway: Gateway, socket: WebSocket) -> None:
         self._gateway = gateway
         self._socket = socket
-        self._turn = anyio.Lock()
+        self._send_lock = anyio.Lock()
 
     async def run(self) -> None:
         try:
@@ -78,13 +78,13 @@ class SocketSession:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._receive, caller, tasks)
                     await leave
-                    await self._socket.close(_RESTART, "the gateway stops; come back")
+                    await self._socket.close(_RESTART, "gateway stopping; reconnect")
                     tasks.cancel_scope.cancel()
         except* ApiError as errors:
             reason = next(str(error) for error in _leaves(errors))
             await self._socket.close(_POLICY, reason[:100])
         except* ReaderStalled:
-            await self._socket.close(_STALLED, "nothing was read for too long")
+            await self._socket.close(_STALLED, "write timeout: the client read nothing")
         except* (WebSocketDisconnect, TimeoutError):
             pass
 
@@ -108,11 +108,11 @@ class SocketSession:
 
     async def _receive(self, caller: Caller, tasks: TaskGroup) -> None:
         while True:
-            about: dict[str, str] = {}
+            reference: dict[str, str] = {}
             try:
                 text = await self._text()
                 raw = _parsed(text)
-                about = {name: raw[name] for name in ("ref", "id") if isinstance(raw.get(name), str)}
+                reference = {name: raw[name] for name in ("ref", "id") if isinstance(raw.get(name), str)}
                 match _MESSAGES.validate_python(raw):
                     case _Submit() as message:
                         await self._submit(caller, message, tasks)
@@ -124,9 +124,11 @@ class SocketSession:
                         await handle.cancel()
             except ValidationError as error:
                 problems = error.errors(include_url=False, include_input=False, include_context=False)
-                await self._fail(about, validation_error([{**p, "loc": ("", *p["loc"])} for p in problems]))
+                await self._fail(
+                    reference, validation_error([{**p, "loc": ("", *p["loc"])} for p in problems])
+                )
             except (ApiError, HeadraceError, RequestError) as error:
-                await self._fail(about, error)
+                await self._fail(reference, error)
 
     async def _submit(self, caller: Caller, message: _Submit, tasks: TaskGroup) -> None:
         if message.request.webhook is not None:
@@ -170,16 +172,16 @@ class SocketSession:
             except HeadraceError as error:
                 await self._fail({"id": handle.id}, error)
 
-    async def _fail(self, about: dict[str, str], error: Exception) -> None:
+    async def _fail(self, reference: dict[str, str], error: Exception) -> None:
         failure = api_error_of(error) or ApiError(500, "server_error", "The gateway failed.")
         self._gateway.metrics.refused.labels(failure.code or str(failure.status)).inc()
-        await self._send({"type": "error", **about, **failure.body})
+        await self._send({"type": "error", **reference, **failure.body})
 
     async def _send(self, message: dict[str, Any]) -> None:
-        """A slow reader holds up all that is followed over its socket, and nothing piles up here."""
+        """Waits for a slow client, which delays all that it follows here; nothing is buffered."""
         try:
             with anyio.fail_after(self._gateway.settings.write_timeout):
-                async with self._turn:
+                async with self._send_lock:
                     await self._socket.send_text(compact(message).decode())
         except TimeoutError:
             raise ReaderStalled from None

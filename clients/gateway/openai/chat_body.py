@@ -17,7 +17,7 @@ class TextPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """Further fields are handed to the model's chat template as they are."""
+    """Further fields are passed to the model's chat template unchanged."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -40,14 +40,14 @@ class ChatBody(SamplingBody):
     response_format: ResponseFormat | None = None
     """Only ``text``."""
     tools: list[dict[str, Any]] | None = None
-    """Not supported; an empty list is fine."""
+    """Not supported; an empty list is accepted."""
 
 
 def chat_draft(body: ChatBody, default_max_tokens: int) -> RequestDraft:
-    """The one request that the body asks for, or that each of its ``n`` choices is.
+    """The request draft of the body, shared by its ``n`` choices.
 
     Raises:
-        ApiError: names a field that cannot be honoured.
+        ApiError: names an unsupported field.
     """
     if body.tools:
         raise unsupported("tools", "tools: are not supported")
@@ -64,7 +64,7 @@ def chat_draft(body: ChatBody, default_max_tokens: int) -> RequestDraft:
 
 
 def plain_message(message: ChatMessage) -> dict[str, Any]:
-    """The message as a chat template takes it, its parts joined by line breaks."""
+    """The message for a chat template, its text parts joined by line breaks."""
     plain = message.model_dump(exclude_unset=True)
     if isinstance(message.content, list):
         plain["content"] = "\n".join(part.text for part in message.content)

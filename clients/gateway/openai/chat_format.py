@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, as objects and as chunks."""
+"""Format of OpenAI's chat completions: objects and chunks."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from .vocabulary import Vocabulary, name_of
 
 
 class ChatFormat:
-    """How a choice looks in ``/v1/chat/completions``."""
+    """Format of a choice of ``/v1/chat/completions``."""
 
     whole: ClassVar[str] = "chat.completion"
     chunk: ClassVar[str] = "chat.completion.chunk"

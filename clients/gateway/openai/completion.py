@@ -1,4 +1,4 @@
-"""One HTTP completion: its choices' requests as one OpenAI object, or as chunks."""
+"""One OpenAI completion: the results of its choices' requests as one object, or their events as chunks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -20,11 +20,11 @@ from .placement import PlacedToken, Placement
 from .vocabulary import Vocabulary
 
 _STATUS_WAIT = 2.0
-"""Seconds that a stream's status is held back for a request that is refused at once."""
+"""Seconds that a stream's HTTP status is delayed, so that an immediate failure is an error response."""
 
 
 class Format(Protocol):
-    """How choices look: ``ChatFormat`` or ``CompletionFormat``."""
+    """Format of choices: ``ChatFormat`` or ``CompletionFormat``."""
 
     whole: ClassVar[str]
     chunk: ClassVar[str]
@@ -39,7 +39,7 @@ class Format(Protocol):
 
 @dataclass(slots=True)
 class Completion:
-    """``choices_per_prompt`` requests belong to each prompt; their prompt tokens count once."""
+    """Each prompt has ``choices_per_prompt`` requests; its tokens count once in the usage."""
 
     id: str
     model: str
@@ -48,17 +48,17 @@ class Completion:
     choices_per_prompt: int = 1
     include_usage: bool = False
     ended: set[int] = field(default_factory=set[int])
-    """Choices whose request was seen to end."""
+    """Choices whose ``done`` has been received."""
     _usages: dict[int, Usage] = field(default_factory=dict[int, Usage])
 
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
-        """The object that is not streamed.
+        """The response object of a completion without ``stream``.
 
         Raises:
             ApiError: a choice ended with an error, expired or was cancelled. OpenAI's finish reasons have
-                none for that, and half an answer is not to be taken for a whole one.
+                none for that, and a partial output must not be mistaken for a complete one.
         """
-        # A choice that failed has had the others cancelled: theirs is not the reason.
+        # A choice that fails has the others cancelled; report the failure, not the cancellation.
         for result in sorted(results, key=lambda result: result.finish_reason == "cancelled"):
             _raise_failure(result.finish_reason, result)
         self._usages.update((index, result.usage) for index, result in enumerate(results))
@@ -72,10 +72,10 @@ class Completion:
         heartbeat: float,
         leave: asyncio.Future[None],
     ) -> AsyncGenerator[bytes]:
-        """Frames of the chunks, each with the reader's position where there is one choice only.
+        """Frames of the chunks; with a single choice each has the stream position as its event id.
 
-        Sources begin at the beginning, also for a reader who comes back: which tokens came with the text that
-        it has follows from all of them.
+        Sources begin at the first event also when a client resumes: placing tokens in the text needs all
+        that precede.
 
         Raises:
             ApiError, HeadraceError: before the first frame only; a later failure is a frame.
@@ -103,7 +103,7 @@ class Completion:
                 position.advance(new)
                 bodies = self._chunks(index, new, placements[index])
                 for number, body in enumerate(bodies, 1):
-                    # Only the last chunk of an event has all of it, and only the last frame is the end.
+                    # Only an event's last chunk completes its position, and only [DONE] is the end.
                     complete = len(sources) == 1 and number == len(bodies) and not position.ended
                     yield frame(body, event_id=str(position) if complete else None)
                     started = True
@@ -165,7 +165,7 @@ class Completion:
 
 
 async def results_of(handles: Sequence[AsyncHandle]) -> list[Result]:
-    """All results. If one failed, the others are cancelled: no answer is made of them.
+    """Results of all requests. If one fails, the others are cancelled: no response is made of them.
 
     Raises as ``AsyncHandle.result``.
     """
@@ -183,7 +183,7 @@ async def results_of(handles: Sequence[AsyncHandle]) -> list[Result]:
 
 
 def _head(delta: Delta, reader: Transcript) -> Delta:
-    """The part of ``delta`` that the reader has."""
+    """The part of ``delta`` that the client has received."""
     tokens = max(reader.tokens - delta.seq, 0)
     return replace(
         delta,

@@ -10,7 +10,7 @@ from ..errors import unsupported
 from .sampling_body import SamplingBody, sampling_fields
 
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's."""
+"""OpenAI's default."""
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Text = Annotated[str, Field(min_length=1)]
@@ -24,7 +24,7 @@ class CompletionBody(SamplingBody):
         | Annotated[list[Text], Field(min_length=1)]
         | Annotated[list[Tokens], Field(min_length=1)]
     )
-    """A text, a list of texts, a list of token ids, or a list of such lists."""
+    """A text, a list of texts, a list of token ids, or a list of lists of token ids."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
     """Not supported."""
@@ -35,10 +35,10 @@ class CompletionBody(SamplingBody):
 
 
 def completion_drafts(body: CompletionBody) -> list[RequestDraft]:
-    """One ask for each prompt.
+    """One draft for each prompt.
 
     Raises:
-        ApiError: names a field that cannot be honoured.
+        ApiError: names an unsupported field.
     """
     if body.echo:
         raise unsupported("echo", "echo: is not supported")

@@ -1,4 +1,4 @@
-"""OpenAI's text completions, as objects and as chunks."""
+"""Format of OpenAI's text completions: objects and chunks."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from .vocabulary import Vocabulary, name_of
 
 
 class CompletionFormat:
-    """How a choice looks in ``/v1/completions``."""
+    """Format of a choice of ``/v1/completions``."""
 
     whole: ClassVar[str] = "text_completion"
     chunk: ClassVar[str] = "text_completion"
@@ -39,12 +39,12 @@ class CompletionFormat:
             "tokens": [name_of(self.vocabulary, item.token) for item in placed],
             "token_logprobs": [finite(item.logprob) for item in placed],
             "top_logprobs": [self._top(item.top) for item in placed],
-            # Without a vocabulary nobody knows them, and the field is optional.
+            # Offsets are unknown without a vocabulary, and the field is optional.
             **({} if len(offsets) < len(placed) else {"text_offset": offsets}),
         }
 
     def _top(self, top: list[tuple[int, float]]) -> dict[str, float]:
-        """By name; of tokens that are written alike, such as a letter and its byte, the likeliest."""
+        """By name; of tokens with the same name, such as a letter and its byte, the most likely."""
         named: dict[str, float] = {}
         for token, logprob in top:
             named.setdefault(name_of(self.vocabulary, token), finite(logprob))

@@ -1,9 +1,9 @@
-"""Where the tokens of an answer stand in its text, and which of its bytes they are.
+"""Placement of output tokens: the text offset and the bytes of each.
 
-A worker sends tokens when the model makes them, and text once it is certain: a character may lack its last
-token, and what may become a stop string is held back. A token is placed here when the text that it stands for
-has come, so whether an answer is read as a whole or as it is made, in whatever pieces, its tokens are placed
-alike. Tokens whose text does not come, because a stop string cut it off, are not part of the answer.
+A worker sends tokens when they are sampled, and text once it is final: a character may lack its last token,
+and a possible beginning of a stop string is held back. A token is placed when its text has arrived, so a
+result and a stream of deltas, however split, give the same placement. Tokens whose text never arrives,
+because a stop string truncated it, are not part of the output.
 """
 
 from codecs import getincrementaldecoder
@@ -21,9 +21,9 @@ _utf8: Final = getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class PlacedToken:
-    """A token, its log-probability and the likeliest ones.
+    """A token, its log-probability and the most likely alternatives.
 
-    ``start`` is the character (code point) of the text where it begins, ``data`` its bytes in the text. Both
+    ``start`` is its offset in the text in code points, ``data`` its bytes in the text. Both
     are None without a vocabulary.
     """
 
@@ -35,27 +35,27 @@ class PlacedToken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """What some tokens may be in the text: for each of their bytes, the character that it belongs to."""
+class _Decoding:
+    """One possible decoding of some tokens; ``owners`` has the character index of each byte."""
 
     text: str
     pieces: list[bytes]
-    """Of each token."""
+    """The bytes of each token."""
     owners: list[int]
 
 
 class Placement:
-    """Places the tokens of one answer; ``take`` and ``end`` return those that were placed."""
+    """Places the tokens of one output; ``take`` and ``end`` return newly placed tokens."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self._vocabulary = vocabulary
         self._waiting: deque[PlacedToken] = deque()
         self._text = ""
-        """What has come of the text from ``_start`` on, where the first waiting token belongs."""
+        """Text received from ``_start`` on, the offset of the first waiting token."""
         self._start = 0
 
     def take(self, delta: Delta) -> list[PlacedToken]:
-        """The answer's next tokens and text. Nothing where no log-probabilities were asked for."""
+        """Add the next tokens and text. Returns nothing where no log-probabilities were requested."""
         items: list[TokenLogprobs] = delta.logprobs or []
         new = [PlacedToken(token, own, top) for token, (own, top) in zip(delta.tokens, items, strict=False)]
         if self._vocabulary is None:
@@ -65,43 +65,43 @@ class Placement:
             return []
         self._waiting += new
         self._text += delta.text
-        return list(self._settled(self._vocabulary, ended=False))
+        return list(self._placeable(self._vocabulary, ended=False))
 
     def end(self) -> list[PlacedToken]:
-        """No more text will come."""
-        return [] if self._vocabulary is None else list(self._settled(self._vocabulary, ended=True))
+        """Place the rest: the output is complete."""
+        return [] if self._vocabulary is None else list(self._placeable(self._vocabulary, ended=True))
 
-    def _settled(self, vocabulary: Vocabulary, *, ended: bool) -> Iterator[PlacedToken]:
+    def _placeable(self, vocabulary: Vocabulary, *, ended: bool) -> Iterator[PlacedToken]:
         while self._waiting:
             group = _next_group(vocabulary, self._waiting, ended=ended)
-            reading = None if group is None else self._reading(_readings(vocabulary, group), ended=ended)
-            if reading is None:
+            decoding = None if group is None else self._decoding(_decodings(vocabulary, group), ended=ended)
+            if decoding is None:
                 return
-            yield from self._place(reading)
+            yield from self._place(decoding)
 
-    def _reading(self, readings: list[_Reading], *, ended: bool) -> _Reading | None:
-        """The one that the text has here; None while that cannot be told."""
-        cut: _Reading | None = None
-        for reading in readings:
-            if self._text.startswith(reading.text):
-                return reading
-            if reading.text.startswith(self._text):
+    def _decoding(self, decodings: list[_Decoding], *, ended: bool) -> _Decoding | None:
+        """The decoding that matches the text received; None while more text is needed."""
+        cut: _Decoding | None = None
+        for decoding in decodings:
+            if self._text.startswith(decoding.text):
+                return decoding
+            if decoding.text.startswith(self._text):
                 if not ended:
                     return None
-                cut = cut or reading
-        if cut is None and not ended and len(self._text) < len(readings[0].text):
+                cut = cut or decoding
+        if cut is None and not ended and len(self._text) < len(decodings[0].text):
             return None
-        # A text that no reading explains is taken to have the room of the first.
-        return cut or readings[0]
+        # Text that matches no decoding is assumed to have the length of the first.
+        return cut or decodings[0]
 
-    def _place(self, reading: _Reading) -> Iterator[PlacedToken]:
-        size = min(len(reading.text), len(self._text))
-        kept = sum(owner < size for owner in reading.owners)
+    def _place(self, decoding: _Decoding) -> Iterator[PlacedToken]:
+        size = min(len(decoding.text), len(self._text))
+        kept = sum(owner < size for owner in decoding.owners)
         passed = 0
-        for piece in reading.pieces:
-            begins = reading.owners[passed] if passed < len(reading.owners) else len(reading.text)
-            if size < len(reading.text) and begins >= size:
-                # Cut off by a stop string, and so is all that follows.
+        for piece in decoding.pieces:
+            begins = decoding.owners[passed] if passed < len(decoding.owners) else len(decoding.text)
+            if size < len(decoding.text) and begins >= size:
+                # Truncated by a stop string, with all that follows.
                 self._waiting.clear()
                 return
             data = piece[: max(kept - passed, 0)]
@@ -128,30 +128,30 @@ def _next_group(
     return group if ended else None
 
 
-def _readings(vocabulary: Vocabulary, group: list[TokenText]) -> list[_Reading]:
-    """What the tokenizer may have made of the tokens, the likeliest first."""
+def _decodings(vocabulary: Vocabulary, group: list[TokenText]) -> list[_Decoding]:
+    """The tokenizer's possible decodings of the tokens, the most likely first."""
     pieces = [token.data for token in group]
-    readings = [_decoded(pieces)]
+    decodings = [_decoded(pieces)]
     if vocabulary.byte_fallback and any(token.single for token in group):
-        # In place of text that is no text already; else a neighbour in the run may have spoiled it.
-        readings.insert(0 if _REPLACEMENT in readings[0].text else 1, _replaced(pieces))
+        # First if the bytes are invalid UTF-8; else a neighbour in the run may have made them so.
+        decodings.insert(0 if _REPLACEMENT in decodings[0].text else 1, _replaced(pieces))
     first = group[0].first
     if len(group) == 1 and pieces != [first]:
-        readings.append(_decoded([first]))
-    return readings
+        decodings.append(_decoded([first]))
+    return decodings
 
 
-def _decoded(pieces: list[bytes]) -> _Reading:
+def _decoded(pieces: list[bytes]) -> _Decoding:
     decoder = _utf8("replace")
     text, owners = "", list[int]()
     for byte in b"".join(pieces):
         text += decoder.decode(bytes([byte]))
         within = bool(decoder.getstate()[0])
         owners.append(len(text) if within else len(text) - 1)
-    return _Reading(text + decoder.decode(b"", final=True), pieces, owners)
+    return _Decoding(text + decoder.decode(b"", final=True), pieces, owners)
 
 
-def _replaced(pieces: list[bytes]) -> _Reading:
-    """Byte fallback's reading of a run that is no UTF-8: a replacement for each of its bytes."""
+def _replaced(pieces: list[bytes]) -> _Decoding:
+    """Byte fallback's decoding of invalid UTF-8: U+FFFD for each byte."""
     size = sum(map(len, pieces))
-    return _Reading(_REPLACEMENT * size, pieces, list(range(size)))
+    return _Decoding(_REPLACEMENT * size, pieces, list(range(size)))

@@ -1,4 +1,4 @@
-"""The fields that OpenAI's chat and text completions share, and what they mean to a worker."""
+"""Fields shared by OpenAI's chat and text completions, and their request fields."""
 
 from typing import Annotated, Any, Final, cast
 
@@ -19,13 +19,13 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True)
 
     include_usage: bool | None = None
-    """A last chunk with the token counts."""
+    """Send a last chunk with the usage."""
 
 
 class SamplingBody(BaseModel):
-    """Fields of OpenAI's API with its defaults, and at the end some of Headrace's.
+    """Fields of OpenAI's API with its defaults, followed by Headrace's own.
 
-    What is not known is ignored; what is known, cannot be done and would change the answer is refused.
+    Unknown fields are ignored; known fields that are unsupported and would change the output are errors.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -42,7 +42,7 @@ class SamplingBody(BaseModel):
     presence_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
     frequency_penalty: float | None = Field(default=None, ge=-2.0, le=2.0)
     logit_bias: dict[str, float] | None = None
-    """Not supported; an empty one is fine."""
+    """Not supported; an empty one is accepted."""
     user: str | None = None
     metadata: dict[str, Any] | None = None
 
@@ -55,17 +55,17 @@ class SamplingBody(BaseModel):
     priority: Priority | None = None
     """Not above that of the API key."""
     deadline: int | None = Field(default=None, ge=0, le=_INT64)
-    """Unix time in milliseconds after which the answer is of no use."""
+    """Unix time in milliseconds after which the request expires."""
     cancel_on_disconnect: bool | None = None
-    """Stop when the connection is lost, which is the default unless there is an Idempotency-Key to come back
-    with. Otherwise the request goes on and can be followed again by its id."""
+    """Cancel the request when the connection is lost; the default is true unless an Idempotency-Key is given.
+    If false, the request continues and can be followed by its id."""
 
 
 def sampling_fields(body: SamplingBody, max_tokens: int) -> RequestFields:
-    """The request's fields, but for its prompt and its log-probabilities.
+    """The request's fields, except prompt and log-probabilities.
 
     Raises:
-        ApiError: names a field that cannot be honoured.
+        ApiError: names an unsupported field.
     """
     if body.logit_bias:
         raise unsupported("logit_bias", "logit_bias: is not supported")
@@ -91,5 +91,5 @@ def sampling_fields(body: SamplingBody, max_tokens: int) -> RequestFields:
         "max_tokens": max_tokens,
         "temperature": 1.0 if body.temperature is None else body.temperature,
     }
-    # The body's types are those of the fields.
+    # The body's types equal those of RequestFields.
     return fields | cast(RequestFields, {name: value for name, value in given.items() if value is not None})

@@ -1,7 +1,7 @@
-"""What a model's tokens are called and which bytes they stand for, if the gateway has the vocabulary.
+"""Names and bytes of a model's tokens, for log-probabilities.
 
-Workers send token ids. A gateway that is given the model's ``tokenizer.json`` knows them; one that is not
-calls them ``token_id:N``, and can say nothing of their bytes.
+Workers send token ids. Names and bytes need the model's ``tokenizer.json``; without it tokens are named
+``token_id:N`` and have no bytes.
 """
 
 import json
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 _CACHED: Final = 1 << 16
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ANCHOR: Final = "a"
-"""Decoded before a token, so that the token does not begin the text: decoders take a first space away."""
+"""Decoded before a token, so that the token is not the first: decoders strip a leading space."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenText:
-    """One token. ``name`` is its text; ``bytes:\\xe1`` where it is part of a character only.
+    """One token. ``name`` is its text; ``bytes:\\xe1`` where it is only part of a character.
 
-    ``data`` is what it adds to a text that has begun, ``first`` what it adds as the first of a text; nothing
-    for special tokens, which answers leave out. ``single`` marks the tokens of byte fallback.
+    ``data`` is its bytes within a text, ``first`` its bytes at the beginning of one; empty for special
+    tokens, which outputs omit. ``single`` marks the tokens of byte fallback.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Vocabulary:
         kinds = set(_kinds(json.loads(self._decoder.__getstate__()))) if self._decoder is not None else set()
         self._byte_level = "ByteLevel" in kinds
         self.byte_fallback = "ByteFallback" in kinds
-        """Runs of single bytes that are no UTF-8 have one U+FFFD for each byte."""
+        """Runs of byte tokens that are invalid UTF-8 decode to one U+FFFD for each byte."""
         added = tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, description in added.items() if description.special)
         self.token = lru_cache(_CACHED)(self._token)
@@ -58,7 +58,7 @@ class Vocabulary:
             return TokenText(spelled, b"", b"")
         if self._byte_level:
             letters = _byte_letters()
-            # The decoder takes a token that has other letters as it is written.
+            # The decoder outputs a token with other letters as spelled.
             known = all(letter in letters for letter in spelled)
             data = bytes(letters[letter] for letter in spelled) if known else spelled.encode()
             return TokenText(_name(data, spelled), data, data)
@@ -86,7 +86,7 @@ def load_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
 
     Raises:
         ImportError: the package ``tokenizers`` is not installed.
-        ValueError: a file is no tokenizer.
+        ValueError: a file is not a tokenizer.
     """
     return {model: _load(path) for model, path in files.items()}
 
@@ -109,10 +109,10 @@ def _kinds(decoder: Mapping[str, Any]) -> Iterator[str]:
 
 @cache
 def _byte_letters() -> dict[str, int]:
-    """The letter that byte-level tokenizers write for each byte, as the library's own pre-tokenizer does."""
+    """Byte by letter in the spelling of byte-level tokenizers, as the library's pre-tokenizer writes it."""
     from tokenizers.pre_tokenizers import ByteLevel
 
-    # Together these have every byte that UTF-8 uses.
+    # Together these contain every byte of valid UTF-8.
     points = [*range(0x800), 0x800, *range(0x1000, 0x10000, 0x1000), *range(0x10000, 0x110000, 0x10000)]
     text = "".join(map(chr, points))
     written = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)

@@ -1,4 +1,4 @@
-"""The outermost layer: each HTTP request gets an id, a trace, a log line and a place in the metrics."""
+"""Access log: an id, a trace context, a log line and metrics for each HTTP request."""
 
 import logging
 import re
@@ -14,13 +14,13 @@ from .metrics import Metrics
 from .tracing import Begin, begin_unrecorded
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
-_QUIET: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+_UNLOGGED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 
 _log = logging.getLogger("headrace.gateway.access")
 
 
 class AccessLogMiddleware:
-    """ASGI middleware. Puts ``http_id`` and ``trace`` into the request's state."""
+    """ASGI middleware. The outermost one. Sets ``http_id`` and ``trace`` in the request's state."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, begin: Begin) -> None:
         self._app = app
@@ -35,7 +35,7 @@ class AccessLogMiddleware:
         given = headers.get("x-request-id", "")
         http_id = given if _REQUEST_ID.match(given) else token_hex(8)
         method: str = scope.get("method", "WEBSOCKET")
-        begin = begin_unrecorded if scope["path"] in _QUIET else self._begin
+        begin = begin_unrecorded if scope["path"] in _UNLOGGED else self._begin
         span = begin(method, headers.get("traceparent"))
         state: dict[str, Any] = scope.setdefault("state", {})
         state["http_id"], state["trace"] = http_id, span.traceparent
@@ -51,14 +51,16 @@ class AccessLogMiddleware:
         try:
             await self._app(scope, receive, observed)
         except ReaderStalled:
-            _log.warning("closed a stream whose reader had stalled", extra={"http_id": http_id})
+            _log.warning(
+                "closed a stream: the client read nothing for the write timeout", extra={"http_id": http_id}
+            )
         finally:
             seconds = perf_counter() - start
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(method, route, status).inc()
             self._metrics.duration.labels(route).observe(seconds)
             span.finish(route, status)
-            if scope["path"] not in _QUIET:
+            if scope["path"] not in _UNLOGGED:
                 self._write(method, route, status, seconds, state)
 
     def _write(self, method: str, route: str, status: int, seconds: float, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 and 1.0 on one port, each by a parser that does it well."""
+"""HTTP/1.1 (httptools) and HTTP/1.0 (h11) on one port."""
 
 import asyncio
 from typing import Any, Final, cast
@@ -7,28 +7,29 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _LONGEST_LINE: Final = 65_536
-"""Bytes of a request line; what is longer is refused anyway."""
+"""Bytes of a request line; the parser refuses longer ones."""
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's faster protocol, which answers HTTP/1.0 in chunks as if it were 1.1: clients of 1.0 take the
-    sizes of the chunks for content. Their connections are h11's, which ends a body by closing.
+    """httptools for HTTP/1.1; a connection of HTTP/1.0 is handed to h11, which ends a body by closing.
+
+    httptools would send chunked encoding to HTTP/1.0 clients, which take the chunk sizes for content.
     """
 
-    _begun: bytes | None = b""
-    """The connection's first line as far as it has come; None once its version is known."""
+    _first_line: bytes | None = b""
+    """The connection's first line as received so far; None once its version is known."""
 
     def data_received(self, data: bytes) -> None:
-        if self._begun is None:
+        if self._first_line is None:
             super().data_received(data)
             return
-        data = self._begun + data
-        # A line break before a request line is passed over, as RFC 9112, 2.2, asks for.
+        data = self._first_line + data
+        # An empty line before the request line is ignored (RFC 9112, 2.2).
         line, end, _ = data.lstrip(b"\r\n").partition(b"\n")
         if not end and len(data) < _LONGEST_LINE:
-            self._begun = data
+            self._first_line = data
             return
-        self._begun = None
+        self._first_line = None
         if line.rstrip().endswith(b" HTTP/1.0"):
             self._hand_over(data)
         else:

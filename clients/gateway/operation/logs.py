@@ -1,4 +1,4 @@
-"""Log lines: for people, or one JSON object each. Never a prompt, never a key."""
+"""Log format: text, or one JSON object a line. No line contains a prompt or a key."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """Time (RFC 3339, UTC), level, logger, message, and whatever ``extra`` the record has."""
+    """Time (RFC 3339, UTC), level, logger, message, and the record's ``extra`` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         body: dict[str, object] = {
@@ -27,7 +27,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(log_format: Literal["text", "json"]) -> None:
-    """Send log lines to standard error in ``log_format``; other libraries' from warning up."""
+    """Log to standard error in ``log_format``; other libraries' records from warning up."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
     handler.setFormatter(JsonFormatter() if log_format == "json" else text)

@@ -1,4 +1,4 @@
-"""What a gateway counts, for Prometheus. No label holds a tenant, a key or an id."""
+"""Prometheus metrics of a gateway. No label holds a tenant, a key or an id."""
 
 from collections import Counter as Counts
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "headrace_gateway_http_requests",
-            "HTTP requests answered, by route.",
+            "HTTP requests completed, by route.",
             ["method", "route", "status"],
             registry=self.registry,
         )
         self.duration = Histogram(
             "headrace_gateway_http_seconds",
-            "From the request's head to the last byte of its answer, streams included.",
+            "From the request's head to the last byte of its response, streams included.",
             ["route"],
             registry=self.registry,
             buckets=_LATENCIES,
@@ -40,10 +40,10 @@ class Metrics:
             registry=self.registry,
         )
         self.refused = Counter(
-            "headrace_gateway_refused", "Errors answered, by code.", ["code"], registry=self.registry
+            "headrace_gateway_refused", "Error responses, by code.", ["code"], registry=self.registry
         )
         self.delivered_tokens = Counter(
-            "headrace_gateway_tokens_delivered", "Tokens sent to readers of streams.", registry=self.registry
+            "headrace_gateway_tokens_delivered", "Tokens sent to clients of streams.", registry=self.registry
         )
         self.webhooks = Counter(
             "headrace_gateway_webhooks", "Webhook deliveries tried, by outcome.", ["outcome"],
@@ -60,8 +60,8 @@ class Metrics:
             buckets=_LATENCIES,
         )
         self.overview: Overview | None = None
-        """Queues and workers as last seen; None where they could not be."""
-        self.registry.register(_Reader(slots, self))
+        """Queues and workers at the last scrape; None if Redis could not be reached."""
+        self.registry.register(_ScrapeCollector(slots, self))
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
@@ -70,8 +70,8 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Reader(Collector):
-    """Reads gauges that others keep, at the time of a scrape."""
+class _ScrapeCollector(Collector):
+    """Gauges that are read at the time of a scrape."""
 
     def __init__(self, slots: StreamSlots, metrics: Metrics) -> None:
         self._slots = slots
@@ -80,7 +80,7 @@ class _Reader(Collector):
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("headrace_gateway_streams", "Streams open now.", len(self._slots))
         overview = self._metrics.overview
-        up = "Whether Redis told how queues and workers stand."
+        up = "Whether queues and workers could be read from Redis."
         yield GaugeMetricFamily("headrace_gateway_redis_up", up, overview is not None)
         if overview is None:
             return

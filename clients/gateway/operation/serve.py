@@ -1,4 +1,4 @@
-"""Runs a gateway: the listening socket, the signals, the end that costs no stream a token."""
+"""The gateway process: listening socket, signals, and a drain that loses no token of any stream."""
 
 import asyncio
 import logging
@@ -22,17 +22,17 @@ from .http_protocol import HttpProtocol
 _BACKLOG = 2048
 _PINGS = 20.0
 """Seconds between pings on a WebSocket."""
-_FAREWELL = 5
-"""Seconds after the grace to tell clients, and the queue, that their answers end."""
+_ERROR_WITHIN = 5
+"""Seconds after the grace period to send the last errors and cancel requests in the queue."""
 
 log = logging.getLogger(__name__)
 
 
 class GatewayServer(uvicorn.Server):
-    """Stops like uvicorn, but asks readers who can come back elsewhere to do so first, and tells those who
-    cannot and outlast the grace that their answer is not complete.
+    """uvicorn with a drain: resumable streams are ended at once, to be resumed at another gateway; other
+    responses get the grace period, and an error if it ends before they are complete.
 
-    A second signal ends the grace.
+    A second signal ends the grace period.
     """
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
@@ -41,7 +41,7 @@ class GatewayServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Handle signals while serving, and not raise them again, unlike uvicorn: to drain is success."""
+        """Handle signals while serving; unlike uvicorn, without raising them again: a drain is success."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -55,10 +55,10 @@ class GatewayServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         name = signal.Signals(sig).name
         if self.should_exit:
-            log.info("%s again: closing open responses", name)
+            log.info("%s again: cancelling the responses in flight", name)
             self.gateway.in_flight.cancel()
             return
-        log.info("%s: draining, no new requests", name)
+        log.info("%s: draining; no new requests are accepted", name)
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -72,7 +72,7 @@ class GatewayServer(uvicorn.Server):
 
 
 def make_server(settings: GatewaySettings) -> GatewayServer:
-    """A server that is not listening yet. Raises as ``create_app``."""
+    """A server, not listening yet. Raises as ``create_app``."""
     app = create_app(settings)
     config = uvicorn.Config(
         app,
@@ -84,7 +84,7 @@ def make_server(settings: GatewaySettings) -> GatewayServer:
         server_header=False,
         ws_ping_interval=_PINGS,
         ws_max_size=settings.max_body,
-        timeout_graceful_shutdown=ceil(settings.drain_grace) + _FAREWELL,
+        timeout_graceful_shutdown=ceil(settings.drain_grace) + _ERROR_WITHIN,
     )
     return GatewayServer(config, app.state.gateway)
 
@@ -96,20 +96,24 @@ def run_gateway(settings: GatewaySettings, host: str, port: int, log_format: Lit
     listener = listen(host, port, settings.write_timeout)
     shown = f"[{host}]" if ":" in host else host
     log.info("gateway: http://%s:%d", shown, listener.getsockname()[1])
-    access = "everybody may use it" if settings.keys_file is None else f"API keys from {settings.keys_file}"
+    access = (
+        "no authentication, every client may use it"
+        if settings.keys_file is None
+        else f"API keys from {settings.keys_file}"
+    )
     log.info("access: %s", access)
     with listener:
         server.run([listener])
 
 
 def listen(host: str, port: int, write_timeout: float) -> socket.socket:
-    """A listening socket; the system chooses the port if it is 0.
+    """A listening socket; port 0 lets the system choose.
 
-    Its connections send at once. Those whose peer takes nothing for ``write_timeout`` seconds are closed by
-    the system.
+    Connections have TCP_NODELAY, and the system closes those whose peer acknowledges nothing for
+    ``write_timeout`` seconds.
 
     Raises:
-        OSError: the address is taken or not this machine's.
+        OSError: the address is in use or not local.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, protocol, _, address = found[0]

@@ -1,4 +1,4 @@
-"""What those are told whose answer the gateway does not live to see."""
+"""Requests in flight, and their cancellation when the drain grace period ends."""
 
 import asyncio
 
@@ -20,9 +20,10 @@ class InFlightRequests:
 
 
 class ShutdownMiddleware:
-    """ASGI middleware. A request whose answer has not begun when it is cut gets an error with a status.
+    """ASGI middleware. A request cancelled before its response has started gets an error response.
 
-    One that has begun is its own matter: a stream ends with an error, a body of a known length ends short.
+    A response that has started ends by its own means: a stream with an error event, a body of known length
+    short.
     """
 
     def __init__(self, app: ASGIApp, in_flight: InFlightRequests) -> None:
@@ -34,18 +35,18 @@ class ShutdownMiddleware:
         if scope["type"] != "http" or task is None:
             await self._app(scope, receive, send)
             return
-        begun = False
+        started = False
 
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def observed(message: Message) -> None:
+            nonlocal started
+            started = True
             await send(message)
 
         self._in_flight.tasks.add(task)
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, observed)
         except asyncio.CancelledError:
-            if begun:
+            if started:
                 raise
             task.uncancel()
             await error_response(stopping())(scope, receive, send)

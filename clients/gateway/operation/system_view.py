@@ -1,4 +1,4 @@
-"""What is going on: queues, workers and what they run, over all gateways' heads."""
+"""Live view of the system: queues, workers and their sequences, of all tenants."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from ..admission.worker_directory import WorkerDirectory
 from ..streams.slots import StreamSlots
 
 _FRESH: Final = 0.9
-"""Seconds that a view is used for all who look."""
+"""Seconds that a view is cached."""
 
 
 class QueueView(BaseModel):
@@ -24,15 +24,15 @@ class QueueView(BaseModel):
     model: str
     priority: Priority
     waiting: int
-    """With no worker yet."""
+    """Not claimed by a worker."""
     delivered: int
-    """With a worker."""
+    """Claimed by a worker."""
     oldest_seconds: float | None
-    """How long the longest has been waiting."""
+    """Waiting time of the oldest."""
 
 
 class SequenceView(BaseModel):
-    """One request at a worker; counts are of tokens. Prefill is at ``computed`` of ``prompt``."""
+    """One request at a worker; counts are of tokens. Prefill has computed ``computed`` of ``prompt``."""
 
     id: str
     priority: int
@@ -49,8 +49,8 @@ class WorkerView(BaseModel):
     """A worker's last heartbeat.
 
     ``block_map`` has a character for each ``block_stride``-th block of the KV cache: ``.`` free, ``-`` free
-    with content that can be found again, ``=`` shared, ``*`` of a sequence not listed, else its owner
-    (A to Z, a to z, 0 to 9, +, /), one of 64 ``sequences``.
+    but in the prefix cache, ``=`` shared, ``*`` of a sequence not listed, else its owner (A to Z, a to z,
+    0 to 9, +, /), one of 64 ``sequences``.
     """
 
     name: str
@@ -69,7 +69,7 @@ class WorkerView(BaseModel):
 
 
 class Percentiles(BaseModel):
-    """Seconds, of the last requests; None where there were none."""
+    """Seconds, over the most recent requests; None without any."""
 
     count: int
     p50: float | None = None
@@ -87,7 +87,7 @@ class SystemView(BaseModel):
     streams: int
     """Open on this gateway."""
     complete: bool
-    """False while not all of the server's keys have been looked through."""
+    """False until all of the server's keys have been scanned once."""
 
 
 _SEQUENCES: Final = TypeAdapter(Annotated[list[SequenceView], Field(max_length=1000)])
@@ -95,26 +95,26 @@ _TIMES: Final = TypeAdapter(Annotated[list[Annotated[float, Field(ge=0)]], Field
 
 
 class SystemWatcher:
-    """Makes views, one for all who look within a second."""
+    """Makes views, cached for all callers for a second."""
 
     def __init__(self, client: AsyncClient, worker_directory: WorkerDirectory, slots: StreamSlots) -> None:
         self._monitor = Monitor(client.connection, client.keys)
         self._worker_directory = worker_directory
         self._slots = slots
-        self._made = -_FRESH
-        self._turn = asyncio.Lock()
+        self._read_at = -_FRESH
+        self._lock = asyncio.Lock()
         self._latest: Overview | None = None
 
     async def overview(self) -> Overview:
         """Queues and workers. Raises ``Unavailable``."""
-        async with self._turn:
-            if self._latest is None or monotonic() - self._made >= _FRESH:
+        async with self._lock:
+            if self._latest is None or monotonic() - self._read_at >= _FRESH:
                 self._latest = await self._monitor.look()
-                self._made = monotonic()
+                self._read_at = monotonic()
             return self._latest
 
     async def view(self) -> SystemView:
-        """All that is known about them. Raises ``Unavailable``."""
+        """Queues, and workers with their sequences and blocks. Raises ``Unavailable``."""
         overview = await self.overview()
         records = {
             (worker.model, worker.name): worker.fields for worker in await self._worker_directory.alive()
@@ -173,7 +173,7 @@ def _worker(worker: WorkerStatus, fields: Mapping[str, str]) -> WorkerView:
 
 
 def _parsed(kind: TypeAdapter[list[Any]], text: str | None) -> list[Any]:
-    """What a worker of this version wrote; nothing of what another version did."""
+    """The field's value; empty if a worker of another version wrote it in another form."""
     try:
         return kind.validate_json(text) if text else []
     except ValidationError:

@@ -1,7 +1,7 @@
-"""Trace context (W3C): every request carries one to its worker. Spans by OpenTelemetry only if asked for.
+"""W3C trace context, which each request carries to its worker; spans with OpenTelemetry if enabled.
 
-Without OpenTelemetry a caller's context is passed on, or a fresh one is made, so that log lines and the
-worker's spans can be joined; that costs a few random bytes.
+Without OpenTelemetry the client's context is passed on, or a new one is made, so that log lines and the
+worker's spans can be joined.
 """
 
 import re
@@ -17,18 +17,18 @@ _PARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One HTTP request: ``traceparent`` names it to whoever works for it; ``finish`` takes route, status."""
+    """One HTTP request: ``traceparent`` is its children's context; ``finish`` takes route and status."""
 
     traceparent: str
     finish: Callable[[str, int], None]
 
 
 Begin = Callable[[str, str | None], Span]
-"""Begins a span of a method, under the caller's traceparent if there is one."""
+"""Starts a span of an HTTP method, under the client's traceparent if there is one."""
 
 
 def begin_unrecorded(method: str, incoming: str | None) -> Span:
-    """A span that nobody records."""
+    """A span that is not recorded."""
     del method
     match = _PARENT.match(incoming or "")
     known = match is not None and int(match[1], 16) and int(match[2], 16)
@@ -37,7 +37,7 @@ def begin_unrecorded(method: str, incoming: str | None) -> Span:
 
 
 def recorder() -> Begin:
-    """Begins spans that OpenTelemetry records.
+    """A ``Begin`` whose spans OpenTelemetry records.
 
     Raises:
         ImportError: OpenTelemetry is not installed.

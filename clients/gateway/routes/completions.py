@@ -27,30 +27,30 @@ from ..streams.position import StreamPosition
 from ..streams.slots import StreamSlot
 from ..streams.sse import SseResponse, frame, until_disconnect
 from .idempotency import idempotency_key
-from .schemas import COMPLETION_ANSWERS
+from .schemas import COMPLETION_RESPONSES
 
 router = APIRouter(tags=["OpenAI"])
 
 
-@router.post("/v1/chat/completions", responses=COMPLETION_ANSWERS, summary="Continue a chat")
+@router.post("/v1/chat/completions", responses=COMPLETION_RESPONSES, summary="Continue a chat")
 async def chat(request: Request, body: ChatBody, caller: CallerDep, gateway: GatewayDep) -> Response:
     drafts = [chat_draft(body, gateway.settings.default_max_tokens)]
-    return await _answer(
+    return await _respond(
         request, gateway, caller, body, drafts, ChatFormat(gateway.vocabularies.get(body.model))
     )
 
 
-@router.post("/v1/completions", responses=COMPLETION_ANSWERS, summary="Continue a text")
+@router.post("/v1/completions", responses=COMPLETION_RESPONSES, summary="Continue a text")
 async def complete(
     request: Request, body: CompletionBody, caller: CallerDep, gateway: GatewayDep
 ) -> Response:
     drafts = completion_drafts(body)
-    return await _answer(
+    return await _respond(
         request, gateway, caller, body, drafts, CompletionFormat(gateway.vocabularies.get(body.model))
     )
 
 
-async def _answer(
+async def _respond(
     request: Request,
     gateway: Gateway,
     caller: Caller,
@@ -62,38 +62,38 @@ async def _answer(
     limit = min(gateway.settings.max_choices, gateway.settings.queue_limit)
     if len(drafts) * n > limit:
         raise invalid(f"n: times the number of prompts must be at most {limit}", "n")
-    wanted = [draft.choice(index) for draft in drafts for index in range(n)]
+    choices = [draft.choice(index) for draft in drafts for index in range(n)]
     if not body.stream:
-        return await _submitted(request, gateway, caller, body, wanted, form, None)
-    # Before anything is enqueued: a stream that is refused must not leave requests running.
+        return await _submit(request, gateway, caller, body, choices, form, None)
+    # Before enqueueing: a refused stream must not leave requests running.
     slot = gateway.slots.take(caller, resumable=False)
     try:
-        return await _submitted(request, gateway, caller, body, wanted, form, slot)
+        return await _submit(request, gateway, caller, body, choices, form, slot)
     except BaseException:
         slot.close()
         raise
 
 
-async def _submitted(
+async def _submit(
     request: Request,
     gateway: Gateway,
     caller: Caller,
     body: SamplingBody,
-    wanted: list[RequestDraft],
+    choices: list[RequestDraft],
     form: Format,
     slot: StreamSlot | None,
 ) -> Response:
-    """Submit what is wanted; its answer as a stream in ``slot``, or whole without one."""
+    """Submit the drafts; respond with a stream in ``slot``, or with one object without a slot."""
     key = await idempotency_key(request)
     first = new_id(caller.tenant) if key is None else id_for(caller.tenant, b"request", key)
-    requests = await gateway.admission.admit(caller, body.model, wanted, first, request.state.trace)
+    requests = await gateway.admission.admit(caller, body.model, choices, first, request.state.trace)
     started = monotonic()
     handles = await gateway.admission.submit(requests, repeatable=key is not None)
     request.state.request_id = handles[0].id
     gateway.metrics.submitted.labels(body.model).inc(len(handles))
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     completion = Completion(handles[0].id, body.model, await gateway.clock.now(), form, body.n or 1, usage)
-    # Without a key to ask again with, nobody comes back for the answer.
+    # Without an idempotency key the client cannot come back for the result.
     cancels = key is None if body.cancel_on_disconnect is None else body.cancel_on_disconnect
     if slot is None:
         return await _whole(request, completion, handles, cancels=cancels)
@@ -111,7 +111,7 @@ async def _submitted(
         slot,
         gateway.settings.write_timeout,
         {"x-headrace-request": handles[0].id},
-        farewell=frame(compact(stopping().body)),
+        last_frame=frame(compact(stopping().body)),
     )
 
 
@@ -125,7 +125,7 @@ async def _whole(
     results = None
     try:
         with until_disconnect(request.receive) as leave:
-            results = await _unless_left(handles, leave)
+            results = await _results_unless_disconnected(handles, leave)
     finally:
         if results is None and cancels:
             await abandon(handles)
@@ -134,7 +134,9 @@ async def _whole(
     return JSONResponse(completion.whole(results), headers={"x-headrace-request": completion.id})
 
 
-async def _unless_left(handles: Sequence[AsyncHandle], leave: asyncio.Future[None]) -> list[Result] | None:
+async def _results_unless_disconnected(
+    handles: Sequence[AsyncHandle], leave: asyncio.Future[None]
+) -> list[Result] | None:
     """As ``results_of``, or None if ``leave`` is done before."""
     task = asyncio.create_task(results_of(handles))
     try:

@@ -21,17 +21,17 @@ from .schemas import EVENT_STREAM, errors
 
 router = APIRouter(tags=["Requests"])
 
-_ANSWERS: dict[int | str, dict[str, Any]] = errors(404, 429) | {
-    200: {"description": "The events from there on, the last one `done`.", "content": EVENT_STREAM},
-    204: {"description": "The position given is behind the last event: there is nothing to come back for."},
+_RESPONSES: dict[int | str, dict[str, Any]] = errors(404, 429) | {
+    200: {"description": "The events after the position, ending with `done`.", "content": EVENT_STREAM},
+    204: {"description": "The position is that of `done`: there are no further events."},
 }
 
 
 @router.get(
     "/v1/requests/{request_id}/events",
-    responses=_ANSWERS,
+    responses=_RESPONSES,
     response_class=Response,
-    summary="Follow, or go on following",
+    summary="Follow a request's events, from any position",
 )
 async def follow(
     request: Request,
@@ -41,11 +41,11 @@ async def follow(
     after: Annotated[str | None, Query(description="Id of the last event received.", max_length=32)] = None,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
     format: Annotated[  # noqa: A002  the name of the query parameter
-        Literal["native", "chat", "completion"], Query(description="How events look.")
+        Literal["native", "chat", "completion"], Query(description="Format of the events.")
     ] = "native",
 ) -> Response:
     handle = own_handle(gateway, caller, request_id)
-    # A browser that reconnects by itself repeats the URL and adds the header, so the header knows better.
+    # A browser that reconnects repeats the URL and adds the header, so the header is the later position.
     position = StreamPosition.parse(last_event_id or after)
     status = await handle.status()
     if position.ended:

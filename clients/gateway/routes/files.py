@@ -11,7 +11,7 @@ from ..access.dependencies import CallerDep, GatewayDep
 from ..batches.files import StoredFile
 from ..batches.lines import split_lines
 from ..errors import invalid
-from .schemas import Deleted, FileAnswer, FileList, errors
+from .schemas import Deleted, FileList, FileObject, errors
 
 router = APIRouter(tags=["Batches"])
 
@@ -22,23 +22,23 @@ async def upload(
     gateway: GatewayDep,
     file: Annotated[UploadFile, File(description="One request a line, as OpenAI's batches have them.")],
     purpose: Annotated[str, Form()],
-) -> FileAnswer:
+) -> FileObject:
     if purpose != "batch":
         raise invalid("purpose: must be batch", "purpose")
     content = await file.read()
     lines = await to_thread.run_sync(split_lines, content, gateway.settings.max_batch_lines)
     name = (file.filename or "upload.jsonl")[:255].encode("utf-8", "replace").decode()
-    return _answer(await gateway.files.store(caller, name, purpose, lines))
+    return _file_object(await gateway.files.store(caller, name, purpose, lines))
 
 
 @router.get("/v1/files", responses=errors(), summary="List files")
 async def list_files(caller: CallerDep, gateway: GatewayDep) -> FileList:
-    return FileList(data=[_answer(file) for file in await gateway.files.all_of(caller)])
+    return FileList(data=[_file_object(file) for file in await gateway.files.all_of(caller)])
 
 
 @router.get("/v1/files/{file_id}", responses=errors(404), summary="Describe a file")
-async def describe(file_id: str, caller: CallerDep, gateway: GatewayDep) -> FileAnswer:
-    return _answer(await gateway.files.find(caller, file_id))
+async def describe(file_id: str, caller: CallerDep, gateway: GatewayDep) -> FileObject:
+    return _file_object(await gateway.files.find(caller, file_id))
 
 
 @router.get(
@@ -55,20 +55,20 @@ async def content(file_id: str, caller: CallerDep, gateway: GatewayDep) -> Respo
             if line is not None:
                 yield line + b"\n"
 
-    # With its length known, a file that breaks off is not taken for a shorter one.
+    # With Content-Length a truncated download is not mistaken for a shorter file.
     length = {"Content-Length": str(file.bytes)}
     return StreamingResponse(lines(), media_type="application/jsonl", headers=length)
 
 
 @router.delete("/v1/files/{file_id}", responses=errors(404, 409), summary="Delete a file")
 async def delete(file_id: str, caller: CallerDep, gateway: GatewayDep) -> Deleted:
-    """Not while a batch reads it."""
+    """Refused while a batch uses it."""
     await gateway.files.delete(caller, file_id)
     return Deleted(id=file_id)
 
 
-def _answer(file: StoredFile) -> FileAnswer:
-    return FileAnswer(
+def _file_object(file: StoredFile) -> FileObject:
+    return FileObject(
         id=file.id,
         bytes=file.bytes,
         created_at=file.created,

@@ -1,4 +1,4 @@
-"""Whether the process lives, whether it can work, and what it counts."""
+"""Probes and metrics: ``/healthz``, ``/readyz``, ``/metrics``."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -13,31 +13,35 @@ from ..access.dependencies import GatewayDep
 from ..errors import unavailable
 
 _PATIENCE: Final = 3.0
-"""Seconds that a probe or a scrape may wait for Redis; whoever asks waits hardly longer."""
+"""Seconds that a probe or a scrape waits for Redis, below the usual timeouts of probes."""
 
 router = APIRouter(tags=["Operation"])
 
 
-@router.get("/healthz", summary="The process answers")
+@router.get("/healthz", summary="Liveness: the process responds")
 async def alive() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@router.get("/readyz", summary="The gateway takes requests and reaches Redis", response_class=JSONResponse)
+@router.get(
+    "/readyz",
+    summary="Readiness: the gateway accepts requests and reaches Redis",
+    response_class=JSONResponse,
+)
 async def ready(gateway: GatewayDep) -> dict[str, str]:
     if gateway.slots.draining:
-        raise unavailable("The gateway is about to stop.", "draining")
+        raise unavailable("The gateway is draining.", "draining")
 
     server: Any = gateway.client.connection.server
     try:
         with anyio.fail_after(_PATIENCE):
             await server.ping()
     except (RedisError, OSError):
-        raise unavailable("Redis does not answer.", "queue_unavailable") from None
+        raise unavailable("Redis does not respond.", "queue_unavailable") from None
     return {"status": "ready"}
 
 
-@router.get("/metrics", summary="For Prometheus", response_class=Response)
+@router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(gateway: GatewayDep) -> Response:
     gateway.metrics.overview = None
     with suppress(Unavailable), anyio.move_on_after(_PATIENCE):

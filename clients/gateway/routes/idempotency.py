@@ -1,4 +1,4 @@
-"""``Idempotency-Key``: a call that is repeated with the same key and body is one call."""
+"""``Idempotency-Key``: repeating a call with the same key and body does not repeat its effect."""
 
 from starlette.requests import Request
 
@@ -8,7 +8,7 @@ MAX_KEY = 255
 
 
 async def idempotency_key(request: Request) -> bytes | None:
-    """What identifies the call: its key, its route and its body; None where no key was given.
+    """The identity of a call: its key, route and body; None without a key.
 
     Raises:
         ApiError: the key is too long.

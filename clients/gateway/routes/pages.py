@@ -1,4 +1,4 @@
-"""The web page: static files of ``headrace.clients.web``, with headers that let it talk to nobody else."""
+"""The web page: static files of ``headrace.clients.web``, with a Content-Security-Policy."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +14,7 @@ _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        # Whatever would make HTML or script of text fails, so nothing that a model says can become either.
+        # Forbids turning text into HTML or script, so model output cannot become either.
         "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "Cache-Control": "no-cache",
@@ -27,31 +27,31 @@ _HEADERS: Final = {
 
 
 def web_folder() -> Path | None:
-    """Where the page lies; None if it is not installed."""
+    """The page's folder; None if it is not installed."""
     folder = Path(str(files("headrace.clients").joinpath("web")))
     return folder if (folder / "index.html").is_file() else None
 
 
 def page_routes(folder: Path | None) -> list[Route]:
-    """The page and its files, which lie beside each other; without a folder, a few words in its place."""
+    """Routes of the page and its files; without a folder, of a JSON object in its place."""
     if folder is None:
-        return [Route("/", _words)]
-    pages = _Secured(StaticFiles(directory=folder, html=True))
+        return [Route("/", _without_page)]
+    pages = _SecurityHeaders(StaticFiles(directory=folder, html=True))
     return [Route("/", pages), Route("/{name}", pages)]
 
 
-async def _words(_request: object) -> JSONResponse:
+async def _without_page(_request: object) -> JSONResponse:
     return JSONResponse({"name": "Headrace gateway", "openapi": "/openapi.json"})
 
 
-class _Secured:
+class _SecurityHeaders:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def secured(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        await self._app(scope, receive, secured)
+        await self._app(scope, receive, with_headers)

@@ -12,7 +12,7 @@ from ..native.job_body import JobBody, job_draft
 from ..native.request_view import RequestView, view
 from ..webhooks.signature import tenant_secret
 from .idempotency import idempotency_key
-from .schemas import TimeAnswer, WebhookSecret, errors
+from .schemas import TimeObject, WebhookSecret, errors
 
 router = APIRouter(tags=["Requests"])
 
@@ -21,7 +21,7 @@ router = APIRouter(tags=["Requests"])
 async def submit(
     request: Request, response: Response, body: JobBody, caller: CallerDep, gateway: GatewayDep
 ) -> RequestView:
-    """Answers at once, also while no worker is alive for a model that is known. `Location` has the job."""
+    """Responds at once, also while no worker is alive for a known model. `Location` is the request's URL."""
     draft = job_draft(body)
     key = await idempotency_key(request)
     request_id = new_id(caller.tenant) if key is None else id_for(caller.tenant, b"request", key)
@@ -42,7 +42,7 @@ async def submit(
     return await view(handle)
 
 
-@router.get("/v1/webhook_secret", responses=errors(), summary="What webhooks are signed with")
+@router.get("/v1/webhook_secret", responses=errors(), summary="The signing secret of webhooks")
 async def webhook_secret(caller: CallerDep, gateway: GatewayDep) -> WebhookSecret:
     master = gateway.settings.webhook_secret
     if master is None:
@@ -57,7 +57,7 @@ async def read(request_id: str, caller: CallerDep, gateway: GatewayDep) -> Reque
 
 @router.delete("/v1/requests/{request_id}", responses=errors(404), status_code=202, summary="Cancel")
 async def cancel(request_id: str, caller: CallerDep, gateway: GatewayDep) -> RequestView:
-    """Ask for the request's end. It comes within a moment; a request that has ended stays as it is."""
+    """Request cancellation, which takes effect at the next step; a finished request is unchanged."""
     handle = own_handle(gateway, caller, request_id)
     await handle.status()
     await handle.cancel()
@@ -65,6 +65,6 @@ async def cancel(request_id: str, caller: CallerDep, gateway: GatewayDep) -> Req
 
 
 @router.get("/v1/time", responses=errors(), summary="The time by Redis's clock")
-async def now(_caller: CallerDep, gateway: GatewayDep) -> TimeAnswer:
-    """For clients whose own clock may be wrong, before they set a `deadline`."""
-    return TimeAnswer(now=await gateway.clock.now_ms())
+async def now(_caller: CallerDep, gateway: GatewayDep) -> TimeObject:
+    """For clients whose clock may be wrong, to compute a `deadline`."""
+    return TimeObject(now=await gateway.clock.now_ms())

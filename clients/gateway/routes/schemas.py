@@ -1,4 +1,4 @@
-"""What answers look like, for the OpenAPI document."""
+"""Response models of the OpenAPI document."""
 
 from typing import Any, Literal
 
@@ -12,8 +12,8 @@ class ErrorBody(BaseModel):
     code: str | None
 
 
-class ErrorAnswer(BaseModel):
-    """Every error has this shape, which is OpenAI's."""
+class ErrorResponse(BaseModel):
+    """Format of every error, which is OpenAI's."""
 
     error: ErrorBody
 
@@ -25,7 +25,7 @@ class UsageBody(BaseModel):
     prompt_tokens_details: dict[str, int]
 
 
-class CompletionAnswer(BaseModel):
+class CompletionObject(BaseModel):
     """A chat completion or text completion, as OpenAI documents them."""
 
     id: str
@@ -36,7 +36,7 @@ class CompletionAnswer(BaseModel):
     usage: UsageBody
 
 
-class ModelAnswer(BaseModel):
+class ModelObject(BaseModel):
     id: str
     object: Literal["model"] = "model"
     created: int
@@ -45,10 +45,10 @@ class ModelAnswer(BaseModel):
 
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
-    data: list[ModelAnswer]
+    data: list[ModelObject]
 
 
-class TimeAnswer(BaseModel):
+class TimeObject(BaseModel):
     """Unix milliseconds."""
 
     object: Literal["time"] = "time"
@@ -61,7 +61,7 @@ class WebhookSecret(BaseModel):
     secret: str
 
 
-class FileAnswer(BaseModel):
+class FileObject(BaseModel):
     id: str
     object: Literal["file"] = "file"
     bytes: int
@@ -72,10 +72,10 @@ class FileAnswer(BaseModel):
 
 
 class FileList(BaseModel):
-    """All there are: the list has one page."""
+    """The complete list, in one page."""
 
     object: Literal["list"] = "list"
-    data: list[FileAnswer]
+    data: list[FileObject]
     has_more: Literal[False] = False
 
 
@@ -91,14 +91,14 @@ class BatchCounts(BaseModel):
     failed: int
 
 
-class BatchAnswer(BaseModel):
+class BatchObject(BaseModel):
     """Times are in Unix seconds."""
 
     id: str
     object: Literal["batch"] = "batch"
     endpoint: str
     errors: dict[str, Any] | None = None
-    """Why the batch as a whole failed."""
+    """The batch's own errors, if it failed."""
     input_file_id: str
     completion_window: str
     status: str
@@ -118,35 +118,35 @@ class BatchAnswer(BaseModel):
 
 
 class BatchList(BaseModel):
-    """All there are: the list has one page."""
+    """The complete list, in one page."""
 
     object: Literal["list"] = "list"
-    data: list[BatchAnswer]
+    data: list[BatchObject]
     has_more: Literal[False] = False
 
 
-Answers = dict[int | str, dict[str, Any]]
+Responses = dict[int | str, dict[str, Any]]
 
 _DESCRIPTIONS = {
     400: "A field is wrong; `param` names it.",
     401: "The API key is missing or not valid.",
     403: "The API key may not do this.",
-    404: "There is no such thing, or it is not yours.",
-    408: "The body did not come in time.",
+    404: "It does not exist, or belongs to another tenant.",
+    408: "The body did not arrive in time.",
     409: "Its state does not allow this.",
     413: "The body or the prompt is too large.",
-    429: "The key's rate is used up, or the queue is full; `Retry-After` says when there should be room.",
-    499: "The request was cancelled by somebody else.",
+    429: "The API key's rate limit is reached or the queue is full; `Retry-After` is when to retry.",
+    499: "The request was cancelled by another call.",
     500: "The worker or the gateway failed.",
     503: "No worker is alive for the model, or the queue cannot be reached.",
     504: "The request's deadline passed.",
 }
 
 
-def errors(*statuses: int) -> Answers:
-    """The error answers of a route; 400, 401, 500 and 503 are always among them."""
+def errors(*statuses: int) -> Responses:
+    """The error responses of a route; 400, 401, 500 and 503 are always among them."""
     return {
-        status: {"model": ErrorAnswer, "description": _DESCRIPTIONS[status]}
+        status: {"model": ErrorResponse, "description": _DESCRIPTIONS[status]}
         for status in sorted({400, 401, 500, 503, *statuses})
     }
 
@@ -154,16 +154,16 @@ def errors(*statuses: int) -> Answers:
 EVENT_STREAM: dict[str, Any] = {
     "text/event-stream": {
         "schema": {
-            "description": "One event; `data` is JSON, and `id` the position of a reader who has it.",
+            "description": "One event; `data` is JSON, `id` the stream position after it.",
             "type": "object",
             "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
         }
     }
 }
 
-COMPLETION_ANSWERS: Answers = errors(404, 408, 413, 429, 499, 504) | {
+COMPLETION_RESPONSES: Responses = errors(404, 408, 413, 429, 499, 504) | {
     200: {
-        "model": CompletionAnswer,
+        "model": CompletionObject,
         "description": "The completion; with `stream`, chunks of it as server-sent events.",
         "content": EVENT_STREAM,
     },

@@ -1,4 +1,4 @@
-"""``/v1/system``: the whole system at a glance, for operators."""
+"""``/v1/system``: live view of queues, workers and sequences, for operators."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,18 +17,18 @@ from .schemas import EVENT_STREAM, errors
 router = APIRouter(tags=["Operation"])
 
 _STREAM: dict[int | str, dict[str, Any]] = errors(403, 429) | {
-    200: {"description": "A `system` event now and then.", "content": EVENT_STREAM}
+    200: {"description": "A `system` event every `interval` seconds.", "content": EVENT_STREAM}
 }
 
 
-@router.get("/v1/system", responses=errors(403), summary="Queues, workers and what they run")
+@router.get("/v1/system", responses=errors(403), summary="Queues, workers and their sequences")
 async def system(_caller: AdminDep, gateway: GatewayDep) -> SystemView:
-    """Of all tenants: needs an API key with `admin = true`, where there are keys."""
+    """Of all tenants; with API keys it needs one with `admin = true`."""
     return await gateway.system.view()
 
 
 @router.get("/v1/system/events", responses=_STREAM, response_class=Response, summary="The same, live")
-async def watch(
+async def follow(
     caller: AdminDep,
     gateway: GatewayDep,
     interval: Annotated[float, Query(ge=0.5, le=60, description="Seconds between events.")] = 1.0,

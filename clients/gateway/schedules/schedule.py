@@ -1,4 +1,4 @@
-"""Work that outlives a gateway: kept in Redis, taken by any gateway for the time of a lease."""
+"""Schedule of durable tasks in Redis, leased to one gateway at a time."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from ..scripts import ADD_TASK, POSTPONE, TAKE_DUE
 
 @dataclass(frozen=True, slots=True)
 class LeasedTask:
-    """A task that is this gateway's until its lease is over. ``lease`` tells it from a later taking."""
+    """A task leased to this gateway. ``lease``, the lease's expiry time in ms, identifies it."""
 
     id: str
     task: bytes
@@ -18,10 +18,10 @@ class LeasedTask:
 
 
 class Schedule:
-    """Tasks of one kind, at most ``limit`` of them, which nobody has touched for at most ``ttl`` seconds.
+    """Tasks of one kind, at most ``limit``; all expire ``ttl`` seconds after the last change.
 
-    A gateway that dies over a task leaves it to others when the lease ends; so a task may be done twice, and
-    must not mind. All methods raise ``Unavailable``. Times are in seconds.
+    If a gateway dies, another takes its tasks when their leases expire: a task can run twice and must be
+    idempotent. All methods raise ``Unavailable``. Times are in seconds.
     """
 
     def __init__(
@@ -33,33 +33,33 @@ class Schedule:
         self._ttl = round(ttl * 1000)
 
     async def add(self, task_id: str, task: bytes, delay: float = 0.0) -> bool:
-        """Add a task, due after ``delay``, unless it is there; False if there are too many."""
+        """Add a task, due after ``delay``, unless it exists; False at the limit."""
         arguments = [task_id, task, round(delay * 1000), self._limit, self._ttl]
         return bool(await self._connection.call(lambda server: ADD_TASK.run(server, self._keys, arguments)))
 
     async def take(self, lease: float) -> LeasedTask | None:
-        """The task that has been due longest, for ``lease`` seconds."""
+        """Lease the task that has been due longest, for ``lease`` seconds."""
         reply = await self._connection.call(
             lambda server: TAKE_DUE.run(server, self._keys, [round(lease * 1000)])
         )
         return LeasedTask(reply[0].decode(), reply[1], int(reply[2])) if reply else None
 
     async def postpone(self, leased: LeasedTask, delay: float, task: bytes) -> LeasedTask | None:
-        """Write the task anew and let it be due after ``delay``; None if the lease was over.
+        """Replace the task's payload and make it due after ``delay``; None if the lease had expired.
 
-        What is returned can be used to hold the task for ``delay`` and postpone it again.
+        The result holds the lease for ``delay``: postponing again renews it.
         """
         arguments = [leased.id, leased.lease, round(delay * 1000), task, self._ttl]
         lease = await self._connection.call(lambda server: POSTPONE.run(server, self._keys, arguments))
         return LeasedTask(leased.id, task, int(lease)) if lease else None
 
     async def finish(self, leased: LeasedTask) -> bool:
-        """The task is done; False if the lease was over."""
+        """Remove a task that is done; False if the lease had expired."""
         arguments = [leased.id, leased.lease, "", "", self._ttl]
         return bool(await self._connection.call(lambda server: POSTPONE.run(server, self._keys, arguments)))
 
     async def drop(self, task_id: str) -> None:
-        """Forget a task, whoever has it."""
+        """Remove a task, leased or not."""
 
         async def remove(server: Any) -> None:
             async with server.pipeline() as pipeline:

@@ -1,4 +1,4 @@
-"""Doing scheduled work: some tasks at a time, for as long as the gateway lives."""
+"""Work loop of a schedule: runs due tasks with bounded concurrency."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -11,9 +11,9 @@ from ...errors import Unavailable
 from ...jitter import jittered
 from .schedule import LeasedTask, Schedule
 
-_LOOK_EVERY: Final = 0.5
-"""Seconds between looks while nothing is due."""
-_AFTER_TROUBLE: Final = 2.0
+_POLL_EVERY: Final = 0.5
+"""Seconds between polls while nothing is due."""
+_AFTER_ERROR: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -21,9 +21,9 @@ _log = logging.getLogger(__name__)
 async def run_due_tasks(
     schedule: Schedule, lease: float, at_once: int, work: Callable[[LeasedTask], Awaitable[None]]
 ) -> None:
-    """Take what is due and hand it to ``work``, up to ``at_once`` tasks at a time; for ever.
+    """Lease due tasks and run ``work`` on each, up to ``at_once`` at a time; does not return.
 
-    Whatever ``work`` raises costs its task the rest of the lease, and nothing else.
+    If ``work`` raises, its task is due again when the lease expires; other tasks are not affected.
     """
     places = anyio.CapacityLimiter(at_once)
 
@@ -31,9 +31,11 @@ async def run_due_tasks(
         try:
             await work(leased)
         except Unavailable as error:
-            _log.warning("task %s: %s", leased.id, error)
+            _log.warning("task %s: failed, due again when its lease expires: %s", leased.id, error)
         except Exception as error:
-            _log.exception("task %s: %s", leased.id, type(error).__name__)
+            _log.exception(
+                "task %s: failed, due again when its lease expires: %s", leased.id, type(error).__name__
+            )
         finally:
             places.release_on_behalf_of(leased)
 
@@ -43,11 +45,11 @@ async def run_due_tasks(
             try:
                 leased = await schedule.take(lease) if places.available_tokens else None
             except Unavailable as error:
-                _log.warning("scheduled work: %s", error)
-                await anyio.sleep(_AFTER_TROUBLE)
+                _log.warning("schedule not read, retrying: %s", error)
+                await anyio.sleep(_AFTER_ERROR)
                 continue
             if leased is None:
-                await anyio.sleep(jittered(_LOOK_EVERY))
+                await anyio.sleep(jittered(_POLL_EVERY))
             else:
                 places.acquire_on_behalf_of_nowait(leased)
                 tasks.start_soon(attempt, leased)

@@ -1,4 +1,7 @@
-"""Lua scripts that gateways run. Each touches the keys of one hash tag only, and takes time from Redis."""
+"""The gateway's Lua scripts.
+
+Each uses the keys of one hash tag only, so that it runs in a cluster, and takes time from Redis.
+"""
 
 from ...scripts import Script
 

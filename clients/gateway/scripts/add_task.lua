@@ -1,5 +1,5 @@
--- Adds a task unless it is there or there are too many.
--- KEYS: due, tasks. ARGV: task id, task, ms until it is due, most tasks, TTL ms. Returns 0 when full, else 1.
+-- Adds a task unless it exists or the schedule is full.
+-- KEYS: due, tasks. ARGV: task id, task, ms until it is due, limit of tasks, TTL ms. Returns 0 when full, else 1.
 if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then
   if redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[4]) then return 0 end
   local time = redis.call('TIME')

@@ -1,5 +1,5 @@
--- Notes that a tenant has one thing more, unless it has too many. Scores are the times when things go.
--- KEYS: index. ARGV: id, most, ms that it is kept. Returns the time in ms, or 0 when there are too many.
+-- Adds an id to a tenant's index unless the index is full. Scores are expiry times in ms.
+-- KEYS: index. ARGV: id, limit, TTL ms. Returns the time in ms, or 0 when the index is full.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)

@@ -1,6 +1,6 @@
--- Moves a batch from one status to the next, and notes when. Creates nothing: a status alone would be no batch.
--- KEYS: batch. ARGV: status, statuses it may follow with spaces around each, TTL ms, then fields and values.
--- Returns the status afterwards, '' where there is no such batch.
+-- Sets a batch's next status and its time. Creates no batch: a record of a status alone would be damaged.
+-- KEYS: batch. ARGV: status, allowed present statuses, each between spaces, TTL ms, then fields and values.
+-- Returns the status afterwards, '' without a batch.
 local before = redis.call('HGET', KEYS[1], 'status')
 if not before then return '' end
 if not string.find(ARGV[2], ' ' .. before .. ' ', 1, true) then return before end

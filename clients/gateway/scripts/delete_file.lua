@@ -1,5 +1,5 @@
--- Deletes a file that no batch reads.
--- KEYS: file. ARGV: none. Returns 0 while a batch does, else 1; the lines are left to the caller.
+-- Deletes a file's metadata unless a batch uses the file.
+-- KEYS: file. ARGV: none. Returns 0 while in use, else 1; the caller deletes the lines.
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   if string.sub(field, 1, 5) == 'used:' then return 0 end
 end

@@ -1,5 +1,5 @@
--- How many requests a model's queues hold, and how many have ever left them.
--- KEYS: all queue streams of the model. Returns {held, left}.
+-- Number of entries in a model's queues, and number of entries that have left them.
+-- KEYS: all queue streams of the model. Returns {length, left}.
 local held, added = 0, 0
 for _, queue in ipairs(KEYS) do
   if redis.call('EXISTS', queue) == 1 then

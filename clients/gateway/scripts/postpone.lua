@@ -1,6 +1,6 @@
--- Gives a taken task back: to be looked at later, or done with. Only for whoever has its lease still.
--- KEYS: due, tasks. ARGV: task id, lease, ms until it is due or '' when it is done, task, TTL ms.
--- Returns the new lease, 1 when it is done, or 0 when the lease was over.
+-- Postpones or finishes a leased task, if the lease has not expired.
+-- KEYS: due, tasks. ARGV: task id, lease, ms until it is due or '' to finish it, task, TTL ms.
+-- Returns the new lease, 1 when finished, or 0 if the lease had expired.
 local due = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not due or tonumber(due) ~= tonumber(ARGV[2]) then return 0 end
 if ARGV[3] == '' then

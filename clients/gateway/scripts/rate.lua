@@ -1,6 +1,6 @@
--- Lets requests of one API key pass at a steady rate with bursts: the generic cell rate algorithm.
--- KEYS: when the next request is due, in ms. ARGV: ms for each request, requests at once, how many now.
--- Returns ms to wait, 0 if they pass. More at once than the burst pass when nothing else is owed.
+-- Rate limit with bursts for one API key: the generic cell rate algorithm (GCRA).
+-- KEYS: theoretical arrival time in ms. ARGV: ms per request, burst, number of requests now.
+-- Returns ms to wait, 0 if allowed. More requests than the burst are allowed when the key has been idle.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local interval, burst, count = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,5 +1,5 @@
--- Writes lines of a batch's results, each number once, in one of the two files: the first to write it decides.
--- KEYS: output, errors. ARGV: which (1 or 2), TTL ms, then number and line by turns. Returns how many were new.
+-- Writes lines of a batch's results. A number that has a line in either file keeps it: the first write wins.
+-- KEYS: output, errors. ARGV: which (1 or 2), TTL ms, then alternating number and line. Returns how many were new.
 local new = 0
 for i = 3, #ARGV, 2 do
   if redis.call('HEXISTS', KEYS[3 - ARGV[1]], ARGV[i]) == 0 then

@@ -1,4 +1,4 @@
--- Takes the task that is due longest, for the time of a lease.
+-- Leases the task that has been due longest.
 -- KEYS: due, tasks. ARGV: lease ms. Returns {task id, task, lease} or {}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

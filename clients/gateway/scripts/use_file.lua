@@ -1,5 +1,5 @@
--- Notes that a batch reads a file, which is kept at least as long from now on.
--- KEYS: file, lines. ARGV: batch id, TTL ms. Returns how many lines there are, 0 where the file is gone.
+-- Marks a file as used by a batch, and raises its TTL to at least ARGV[2].
+-- KEYS: file, lines. ARGV: batch id, TTL ms. Returns the number of lines, 0 if the file is lost.
 if redis.call('EXISTS', KEYS[1], KEYS[2]) < 2 then return 0 end
 redis.call('HSET', KEYS[1], 'used:' .. ARGV[1], 1)
 for _, key in ipairs(KEYS) do

@@ -1,4 +1,4 @@
-"""What all streams share: counting what readers get, and ending a request whose reader has gone."""
+"""Delivery of events to clients: token metrics, and cancellation of requests without a client."""
 
 from collections.abc import AsyncGenerator, Sequence, Set
 from contextlib import suppress
@@ -16,15 +16,15 @@ from ..operation.metrics import Metrics
 FAILURES: Final = frozenset[FinishReason]({"error", "expired"})
 """Finish reasons of which no response can be made."""
 _ABANDON_WITHIN: Final = 3.0
-"""Seconds; shorter than what is left after the grace when the gateway stops."""
+"""Seconds; shorter than the time left after the grace period when the gateway stops."""
 
 
 async def count_delivered(
     events: AsyncGenerator[Event], metrics: Metrics, submitted: float | None, had: int = 0
 ) -> AsyncGenerator[Event]:
-    """``events``, counted; ``submitted`` (monotonic) where the time to the first token is worth knowing.
+    """``events``, counted in ``metrics``; with ``submitted`` (monotonic) the time to first token is recorded.
 
-    ``had``: tokens that the reader got before, and that are not delivered again.
+    ``had``: tokens that the client has received before and that are not counted again.
     """
     try:
         async for event in events:
@@ -41,7 +41,7 @@ async def count_delivered(
 async def cancel_others_on_failure(
     handle: AsyncHandle, handles: Sequence[AsyncHandle]
 ) -> AsyncGenerator[Event]:
-    """``handle``'s events. If it fails, so does the answer that it is part of: the others are cancelled."""
+    """``handle``'s events. If it fails, so does the response it is part of, so the others are cancelled."""
     events = handle.events()
     try:
         async for event in events:
@@ -65,6 +65,6 @@ async def cancel_unfinished(
 
 
 async def abandon(handles: Sequence[AsyncHandle]) -> None:
-    """Cancel requests that nobody waits for any more, as far as Redis answers soon."""
+    """Cancel requests that no client waits for, if Redis responds in time."""
     with suppress(HeadraceError), anyio.move_on_after(_ABANDON_WITHIN):
         await cancel_all(handles)

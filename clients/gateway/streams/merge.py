@@ -1,4 +1,4 @@
-"""Several requests' events as one stream, with a sign of life where there is nothing to say."""
+"""Merging of several requests' events, with heartbeats when idle."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -12,11 +12,11 @@ async def merge_events(
     silence: float,
     leave: asyncio.Future[None],
 ) -> AsyncGenerator[tuple[int, Event] | None]:
-    """Each source's events with its number, as they come; None after ``silence`` seconds without any, the
-    first time after ``first_silence``.
+    """Events with the index of their source, in order of arrival; None, for a heartbeat, after ``silence``
+    seconds without an event, the first time after ``first_silence``.
 
-    Ends when all sources have, or when ``leave`` is done. A source is asked for its next event only once
-    its last one was taken, so nothing piles up here. Raises what a source raises.
+    Ends when all sources have, or when ``leave`` is done. A source is read again only once its last event was
+    consumed, so nothing is buffered here. Raises what a source raises.
     """
     waiting = {_next(source): number for number, source in enumerate(sources)}
     patience = first_silence

@@ -1,6 +1,6 @@
-"""Where a stream stands, as the id of a server-sent event: tokens and characters that the reader then has.
+"""Stream position, used as event id: the tokens and characters received up to an event.
 
-Both are needed: an event may bring text that was held back, and no token.
+Both are needed: an event can carry text that was held back, and no token.
 """
 
 import re
@@ -16,7 +16,7 @@ _ID: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(\.end)?\Z")
 
 @dataclass(slots=True)
 class StreamPosition:
-    """``tokens`` and ``characters`` (code points) received; ``ended`` once the last event was, too."""
+    """``tokens`` and ``characters`` (code points) received; ``ended`` once ``done`` was."""
 
     tokens: int = 0
     characters: int = 0
@@ -24,10 +24,10 @@ class StreamPosition:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """The position in an event's id; the beginning where there is none.
+        """Parse an event id; without one, the beginning of the stream.
 
         Raises:
-            ApiError: it is no such id.
+            ApiError: 400, it is not an event id.
         """
         if not text:
             return cls()

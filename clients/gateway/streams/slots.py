@@ -1,4 +1,4 @@
-"""How many streams are open on this gateway, in all and for each API key."""
+"""Slots of open streams: limits for the gateway and for each API key."""
 
 import asyncio
 from collections import Counter
@@ -8,37 +8,37 @@ from ..errors import rate_limited, unavailable
 
 
 class StreamSlots:
-    """Counts open streams, and ends those that can be continued elsewhere when the gateway goes."""
+    """Counts open streams, and ends those that can be resumed at another gateway when this one drains."""
 
     def __init__(self, limit: int) -> None:
         self.draining = False
         self._limit = limit
         self._open: dict[asyncio.Future[None], bool] = {}
-        """Whether each can be continued elsewhere."""
+        """Whether each is resumable."""
         self._by_key: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def check(self, caller: Caller) -> None:
-        """Raise what ``take`` would raise now."""
+        """Raise what ``take`` would raise."""
         if caller.streams is not None and self._by_key[caller.key_id] >= caller.streams:
             message = f"This API key may have {caller.streams} streams open."
             raise rate_limited(message, 1, "too_many_streams")
         if self.draining or len(self._open) >= self._limit:
-            raise unavailable("This gateway takes no more streams.", "too_many_streams", 1)
+            raise unavailable("This gateway accepts no more streams.", "too_many_streams", 1)
 
     def take(self, caller: Caller, *, resumable: bool) -> "StreamSlot":
-        """One stream's slot, held until it is closed.
+        """A slot for one stream, to be closed.
 
         Raises:
-            ApiError: 429 when the key has as many as it may, 503 when the gateway has.
+            ApiError: 429 at the API key's limit, 503 at the gateway's.
         """
         self.check(caller)
         return StreamSlot(self._open, self._by_key, caller.key_id, resumable=resumable)
 
     def drain(self) -> None:
-        """Take no more streams, and ask those that can be continued elsewhere to end."""
+        """Refuse new streams, and ask resumable ones to end."""
         self.draining = True
         for leave, resumable in self._open.items():
             if resumable and not leave.done():
@@ -46,8 +46,8 @@ class StreamSlots:
 
 
 class StreamSlot:
-    """An open stream's slot: a context manager of the future that is done once the gateway wants the stream
-    to end, which it wants only of streams that are ``resumable``."""
+    """An open stream's slot: a context manager whose future is done when a ``resumable`` stream should end
+    because the gateway drains."""
 
     def __init__(
         self, opened: dict[asyncio.Future[None], bool], by_key: Counter[str], key_id: str, *, resumable: bool
@@ -60,7 +60,7 @@ class StreamSlot:
         by_key[key_id] += 1
 
     def close(self) -> None:
-        """Give the slot back, once."""
+        """Release the slot; idempotent."""
         if self._open.pop(self.leave, None) is not None:
             self._by_key[self._key_id] -= 1
             if not self._by_key[self._key_id]:

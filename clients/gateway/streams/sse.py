@@ -1,4 +1,4 @@
-"""Server-sent events over ASGI: frames, and a response that notices when its reader leaves or stalls."""
+"""Server-sent events over ASGI: frames, and a response that detects disconnects and stalled clients."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -12,12 +12,12 @@ from starlette.types import Receive, Scope, Send
 from .slots import StreamSlot
 
 HEARTBEAT: Final = b": alive\n"
-"""A comment, which readers pass over and proxies count as traffic. No blank line: after an event with an id,
-readers that keep the id (httpx-sse, openai) would take it for the end of an event without data."""
+"""A comment, which clients ignore and proxies count as traffic. Without a blank line: after an event with an
+id, clients that keep the id (httpx-sse, openai) would parse it as the end of an event without data."""
 
 
 def frame(data: bytes, *, event: str | None = None, event_id: str | None = None) -> bytes:
-    """One event; ``data`` is one line."""
+    """One event; ``data`` must be a single line."""
     lines = [
         f"id: {event_id}\n".encode() if event_id is not None else b"",
         f"event: {event}\n".encode() if event is not None else b"",
@@ -27,20 +27,20 @@ def frame(data: bytes, *, event: str | None = None, event_id: str | None = None)
 
 
 class ReaderStalled(Exception):
-    """The reader of a stream took nothing for too long."""
+    """The client of a stream read nothing for the write timeout."""
 
 
 class SseResponse(Response):
-    """Sends the frames that ``frames`` makes, as they come, in ``slot``, which it closes.
+    """Sends the frames of ``frames`` as they are made, and closes ``slot`` at the end.
 
-    The future that ``frames`` is given is done once the reader has gone or the gateway stops: it then ends.
-    What it raises before the first frame is answered with a status, since nothing was sent yet.
+    ``frames`` is called with a future that is done once the client has disconnected or the gateway drains,
+    and then ends. An error that it raises before the first frame becomes an error response.
 
-    A reader who takes nothing for ``write_timeout`` seconds is left: what is sent waits in one buffer of the
-    connection, and no next frame is made meanwhile.
+    Raises ``ReaderStalled`` if the client reads nothing for ``write_timeout`` seconds; meanwhile no further
+    frame is made.
 
-    ``farewell``: a last frame for a reader who cannot come back and is cut off; those without one can, and
-    are sent away as soon as the gateway stops.
+    ``last_frame``: a last frame, sent when a stream that cannot be resumed is cancelled. Resumable streams
+    have none: they end as soon as the gateway drains.
     """
 
     media_type = "text/event-stream"
@@ -51,38 +51,38 @@ class SseResponse(Response):
         slot: StreamSlot,
         write_timeout: float,
         headers: dict[str, str] | None = None,
-        farewell: bytes | None = None,
+        last_frame: bytes | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
         self.body = b""
-        # Nginx and others buffer a response unless told not to, and what compresses holds back what it has.
-        told = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
-        self.init_headers({**told, **(headers or {})})
+        # Nginx and other proxies buffer responses by default, and compression holds back what it has.
+        defaults = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+        self.init_headers({**defaults, **(headers or {})})
         del self.headers["content-length"]
         self._frames = frames
         self._slot = slot
         self._write_timeout = write_timeout
-        self._farewell = farewell
+        self._last_frame = last_frame
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         with self._slot as leave, until_disconnect(receive, leave):
             frames = self._frames(leave)
-            begun = False
+            started = False
             try:
                 first = await anext(frames, b"")
-                begun = True
+                started = True
                 await send(start)
                 await self._body(send, first, more=True)
                 async for data in frames:
                     await self._body(send, data, more=True)
                 await self._body(send, b"", more=False)
             except asyncio.CancelledError:
-                if not begun or self._farewell is None:
+                if not started or self._last_frame is None:
                     raise
                 _uncancel()
-                await self._body(send, self._farewell, more=False)
+                await self._body(send, self._last_frame, more=False)
             finally:
                 await frames.aclose()
 
@@ -104,7 +104,7 @@ def _uncancel() -> None:
 def until_disconnect(
     receive: Receive, leave: asyncio.Future[None] | None = None
 ) -> Generator[asyncio.Future[None]]:
-    """A future that is done once the client has gone; ``leave`` itself, if given."""
+    """A future that is done once the client has disconnected; ``leave`` itself, if given."""
     gone = asyncio.get_running_loop().create_future() if leave is None else leave
     task = asyncio.create_task(_wait_for_disconnect(receive, gone))
     try:

@@ -1,7 +1,7 @@
-"""Telling a URL that a request has ended: at least once, by whichever gateway is alive then.
+"""Webhook delivery, at least once: a POST when a request has ended.
 
-What is to be told lies in Redis from before the request is enqueued until the receiver has answered, so
-neither a dead gateway nor a dead worker loses it.
+A webhook is in Redis from before its request is enqueued until the receiver has responded, so it survives the
+loss of a gateway or a worker.
 """
 
 import json
@@ -27,16 +27,16 @@ from .signature import signed_headers
 from .url import checked_url
 
 LIMIT: Final = 100_000
-"""Webhooks that may wait."""
+"""Most pending webhooks."""
 ATTEMPTS: Final = 9
 _TTL: Final = 25 * 3600.0
 _LEASE: Final = 30.0
 _AT_ONCE: Final = 32
 _TIMEOUT: Final = 10.0
-_FIRST_LOOK, _LONGEST_LOOK = 0.5, 15.0
+_FIRST_POLL, _LONGEST_POLL = 0.5, 15.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
 _SUBMISSION: Final = 60.0
-"""Seconds after which a request that was never seen was not submitted after all."""
+"""Seconds after which a request that does not exist is taken as never submitted."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class _Hook:
     created: float
     """Unix seconds by Redis's clock."""
     seen: bool = False
-    """Whether the request was known at some time."""
+    """Whether the request has been found at least once."""
     attempts: int = 0
 
     def encode(self) -> bytes:
@@ -69,25 +69,25 @@ class Webhooks:
         self._schedule = Schedule(client.connection, keys, "webhooks", limit=LIMIT, ttl=_TTL)
 
     async def register(self, request_id: str, url: str, tenant: str | None) -> None:
-        """Have ``url`` told when the request ends; before the request is submitted.
+        """Register a webhook; called before the request is submitted.
 
         Raises:
-            ApiError: 400 the URL is not allowed, 503 too many wait.
+            ApiError: 400 the URL is not allowed, 503 too many are pending.
         """
         checked_url(url, self._settings.webhook_origins)
         hook = _Hook(url, tenant, await self._clock.now())
-        if not await self._schedule.add(request_id, hook.encode(), _FIRST_LOOK):
-            raise unavailable("Too many webhooks wait for delivery.", "too_many_webhooks", 30)
+        if not await self._schedule.add(request_id, hook.encode(), _FIRST_POLL):
+            raise unavailable("Too many webhooks are pending.", "too_many_webhooks", 30)
 
     async def withdraw(self, request_id: str) -> None:
-        """The request was not submitted."""
+        """Remove a webhook whose request was not submitted."""
         await self._schedule.drop(request_id)
 
     async def run(self) -> None:
-        """Deliver what is due, for ever. Does nothing where no origin is allowed."""
+        """Deliver due webhooks; returns only where no origin is allowed."""
         if not self._settings.webhook_origins:
             return
-        # Redirects and proxies of the environment would lead to places that nobody checked.
+        # Redirects and environment proxies would lead to origins that were not checked.
         async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as http:
             await run_due_tasks(self._schedule, _LEASE, _AT_ONCE, lambda leased: self._handle(http, leased))
 
@@ -99,7 +99,7 @@ class Webhooks:
             ended = state.status == "finished"
         except (UnknownRequest, EventsLost) as error:
             if not hook.seen and await self._clock.now() - hook.created < _SUBMISSION:
-                await self._schedule.postpone(leased, _FIRST_LOOK, leased.task)
+                await self._schedule.postpone(leased, _FIRST_POLL, leased.task)
                 return
             if not hook.seen:
                 await self._schedule.finish(leased)
@@ -108,42 +108,44 @@ class Webhooks:
             request, ended = {"id": leased.id, "error": lost.body["error"] if lost else None}, True
         if not ended:
             age = await self._clock.now() - hook.created
-            look = min(_LONGEST_LOOK, max(_FIRST_LOOK, age / 10))
-            await self._schedule.postpone(leased, look, replace(hook, seen=True).encode())
+            poll = min(_LONGEST_POLL, max(_FIRST_POLL, age / 10))
+            await self._schedule.postpone(leased, poll, replace(hook, seen=True).encode())
         elif await self._deliver(http, leased.id, hook, request):
             await self._schedule.finish(leased)
         else:
-            await self._put_off(leased, replace(hook, seen=True, attempts=hook.attempts + 1))
+            await self._retry_later(leased, replace(hook, seen=True, attempts=hook.attempts + 1))
 
     async def _deliver(
         self, http: httpx.AsyncClient, request_id: str, hook: _Hook, request: dict[str, Any]
     ) -> bool:
-        """Whether this is settled: received, or never to be sent."""
+        """Whether delivery is over: accepted, or not to be retried."""
         body = compact({"type": "request.finished", "id": request_id, "request": request})
         master = self._settings.webhook_secret or ""
         headers = signed_headers(master, hook.tenant, request_id, await self._clock.now(), body)
         headers["content-type"] = "application/json"
         try:
             url = checked_url(hook.url, self._settings.webhook_origins)
-            async with http.stream("POST", url, content=body, headers=headers) as answer:
-                status = answer.status_code
+            async with http.stream("POST", url, content=body, headers=headers) as response:
+                status = response.status_code
         except ApiError:
             self._metrics.webhooks.labels("not_allowed").inc()
             return True
         except httpx.HTTPError as error:
             self._metrics.webhooks.labels("unreachable").inc()
-            _log.warning("webhook of %s: %s", request_id, type(error).__name__)
+            _log.warning(
+                "webhook of request %s: not delivered, will be retried: %s", request_id, type(error).__name__
+            )
             return False
         received = 200 <= status < 300
         self._metrics.webhooks.labels("delivered" if received else "refused").inc()
         if not received:
-            _log.warning("webhook of %s: answered %d", request_id, status)
+            _log.warning("webhook of request %s: the receiver responded %d", request_id, status)
         return received or status == 410
 
-    async def _put_off(self, leased: LeasedTask, hook: _Hook) -> None:
+    async def _retry_later(self, leased: LeasedTask, hook: _Hook) -> None:
         if hook.attempts >= ATTEMPTS:
             self._metrics.webhooks.labels("given_up").inc()
-            _log.error("webhook of %s: given up after %d attempts", leased.id, hook.attempts)
+            _log.error("webhook of request %s: dropped after %d attempts", leased.id, hook.attempts)
             await self._schedule.finish(leased)
             return
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (hook.attempts - 1))

@@ -1,4 +1,4 @@
-"""Signatures of webhooks, by the Standard Webhooks specification (standardwebhooks.com)."""
+"""Webhook signatures, by the Standard Webhooks specification (standardwebhooks.com)."""
 
 import hmac
 from base64 import b64encode
@@ -6,14 +6,14 @@ from hashlib import sha256
 
 
 def tenant_secret(master: str, tenant: str | None) -> str:
-    """A tenant's own secret, derived from the gateways' one; in the form that receivers expect."""
+    """A tenant's signing secret, derived from the master secret; in the format that receivers expect."""
     return "whsec_" + b64encode(_secret(master, tenant)).decode()
 
 
 def signed_headers(
     master: str, tenant: str | None, message_id: str, timestamp: int, body: bytes
 ) -> dict[str, str]:
-    """``timestamp`` in Unix seconds."""
+    """The signature headers; ``timestamp`` in Unix seconds."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     digest = hmac.digest(_secret(master, tenant), signed, "sha256")
     return {

@@ -1,4 +1,4 @@
-"""Where webhooks may go: only to origins that the operator named."""
+"""Validation of webhook URLs against the operator's allowed origins."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,11 +13,10 @@ MAX_URL: Final = 2048
 def checked_url(url: str, origins: Iterable[str]) -> httpx.URL:
     """``url``, if its origin is one of ``origins``.
 
-    The URL is compared as the HTTP client reads it, which will use it as it is: no second reading of the
-    text can lead anywhere else.
+    The URL is compared as parsed by the HTTP client that will send to it: no second parser can disagree.
 
     Raises:
-        ApiError: it is no URL, or leads elsewhere.
+        ApiError: it is not a URL, or its origin is not allowed.
     """
     try:
         parsed = httpx.URL(url)
@@ -25,7 +24,7 @@ def checked_url(url: str, origins: Iterable[str]) -> httpx.URL:
     except (httpx.InvalidURL, ValueError, UnicodeError):
         raise invalid("webhook: is not a URL", "webhook") from None
     if parsed.userinfo or len(url) > MAX_URL or _origin(parsed) not in allowed:
-        raise invalid("webhook: this gateway delivers to no such place", "webhook", "webhook_not_allowed")
+        raise invalid("webhook: its origin is not allowed by this gateway", "webhook", "webhook_not_allowed")
     return parsed
 
 

@@ -15,7 +15,7 @@ from redis_servers import RedisServer
 from headrace.clients.async_client import AsyncClient
 from headrace.clients.gateway.access.api_keys import ANYBODY
 from headrace.clients.gateway.batches.files import Files
-from headrace.clients.gateway.batches.lines import answered
+from headrace.clients.gateway.batches.lines import output_line
 from headrace.clients.gateway.batches.runner import BatchRunner
 from headrace.clients.gateway.batches.store import ENDED, BatchStore
 from headrace.clients.gateway.errors import unavailable
@@ -108,7 +108,7 @@ class Lines:
         if kind == "waits":
             await self.cancelled.wait()
             return None
-        return kind == "good", answered(self.line_id(number), custom_id, "r", {})
+        return kind == "good", output_line(self.line_id(number), custom_id, "r", {})
 
 
 class World:
@@ -151,7 +151,7 @@ crashes = st.tuples(st.integers(1, 25), st.booleans(), st.booleans())
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("_LOOK_EVERY", 0.002), ("_STOP_WITHIN", 0.01)):
+    for name, seconds in (("_RENEW_EVERY", 0.002), ("_STOP_WITHIN", 0.01)):
         monkeypatch.setattr(f"headrace.clients.gateway.batches.runner.{name}", seconds)
     monkeypatch.setattr("headrace.clients.gateway.batches.runner._PAGE", 2)
 

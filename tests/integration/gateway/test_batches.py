@@ -43,7 +43,7 @@ def client(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.clients.gateway.batches.runner._LOOK_EVERY", 0.2)
+    monkeypatch.setattr("headrace.clients.gateway.batches.runner._RENEW_EVERY", 0.2)
 
 
 def start(client: openai.OpenAI, content: bytes, endpoint: Any = "/v1/completions") -> str:
@@ -118,7 +118,7 @@ def test_chats_and_lines_that_fail(client: openai.OpenAI, model: FakeWorker) -> 
         (b"\n\n", "no lines"),
         (b"{}", "line 1: custom_id"),
         (jsonl(line("a", "x")) + b"\n{", "line 2: is not JSON"),
-        (jsonl(line("a", "x"), line("a", "y")), "line 2: its custom_id"),
+        (jsonl(line("a", "x"), line("a", "y")), "line 2: custom_id"),
         (jsonl(line("a", "x") | {"method": "GET"}), "line 1: must be a POST"),
         (jsonl(line("a", "x") | {"url": "/v1/embeddings"}), "line 1: must be a POST"),
         (jsonl(line("a", "x") | {"body": []}), "line 1: body"),
@@ -294,7 +294,7 @@ def test_its_file_stays_until_it_ends(client: openai.OpenAI, worker: FakeWorker)
     file = client.files.create(file=("lines.jsonl", jsonl(line("a", "x"))), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
     request = worker.take()
-    with pytest.raises(openai.ConflictError, match="A batch reads this file"):
+    with pytest.raises(openai.ConflictError, match="input of a running batch"):
         client.files.delete(file.id)
     worker.emit(request.id, "x")
     worker.finish(request.id)
