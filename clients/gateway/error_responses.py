@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 
 from ..errors import HeadraceError
 from ..protocol import RequestError
-from .errors import ApiError, api_error_of, error_response, not_found, validation_error
+from .errors import ApiError, api_error_of, error_response, internal_error, not_found, validation_error
 from .gateway import gateway_of
 
 _log = logging.getLogger(__name__)
@@ -22,11 +22,11 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, _client_library_error)
     app.add_exception_handler(RequestValidationError, _validation_failed)
     app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(Exception, _internal_error)
+    app.add_exception_handler(Exception, _unexpected)
 
 
 async def _client_library_error(request: Request, error: Exception) -> JSONResponse:
-    return _counted_response(request, api_error_of(error) or _internal())
+    return _counted_response(request, api_error_of(error) or internal_error())
 
 
 async def _validation_failed(request: Request, error: Exception) -> JSONResponse:
@@ -47,20 +47,16 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
         case status if status < 500:
             return _counted_response(request, ApiError(status, "invalid_request_error", str(error.detail)))
         case _:
-            return _counted_response(request, _internal())
+            return _counted_response(request, internal_error())
 
 
-async def _internal_error(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     # Only type and stack: an error's text may hold a prompt.
     stack = "".join(format_tb(error.__traceback__))
     _log.error("%s in %s\n%s", type(error).__name__, request.url.path, stack)
-    return _counted_response(request, _internal())
+    return _counted_response(request, internal_error())
 
 
 def _counted_response(request: Request, error: ApiError) -> JSONResponse:
-    gateway_of(request).metrics.refused.labels(error.code or str(error.status)).inc()
+    gateway_of(request).metrics.count_error(error)
     return error_response(error)
-
-
-def _internal() -> ApiError:
-    return ApiError(500, "server_error", "Internal error in the gateway.", code="internal_error")

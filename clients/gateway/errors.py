@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 from ..errors import EventsLost, QueueFull, ServerFull, Unavailable, UnknownRequest
@@ -57,6 +58,10 @@ def error_response(error: ApiError) -> JSONResponse:
 
 def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
     return ApiError(400, "invalid_request_error", message, param=param, code=code)
+
+
+def internal_error() -> ApiError:
+    return ApiError(500, "server_error", "Internal error in the gateway.", code="internal_error")
 
 
 def unsupported(param: str, message: str) -> ApiError:
@@ -133,6 +138,12 @@ def cancelled() -> ApiError:
 
 def expired() -> ApiError:
     return ApiError(504, "timeout_error", "The request's deadline passed.", code="deadline_exceeded")
+
+
+def first_problem(error: ValidationError, without_field: str = "") -> str:
+    """``field: message`` of the first invalid field; ``without_field`` names the value as a whole."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or without_field}: {first['msg']}"
 
 
 def validation_error(problems: Sequence[Any]) -> ApiError:

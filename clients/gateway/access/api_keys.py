@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...protocol import PRIORITIES, Priority
+from ..errors import first_problem
 from .tenant_ids import belongs_to
 
 _KEY: Final = re.compile(r"hr_([0-9a-f]{12})_[A-Za-z0-9_-]{43}\Z")
@@ -156,8 +157,7 @@ def _validated(model: type[_Model], fields: dict[str, Any]) -> _Model:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ValueError(first_problem(error)) from None
 
 
 def _toml(value: str | int | bool) -> str:

@@ -38,6 +38,10 @@ def belongs_to(owned_id: str, tenant: str | None) -> bool:
     return match is not None and hmac.compare_digest(_bound(match[1], tenant), match[1] + match[2])
 
 
+def tenant_bytes(tenant: str | None) -> bytes:
+    """The tenant as input of a hash; no two tenants, None included, have the same."""
+    return b"\0" if tenant is None else b"\1" + tenant.encode()
+
+
 def _bound(start: str, tenant: str | None) -> str:
-    owner = b"\0" if tenant is None else b"\1" + tenant.encode()
-    return start + sha256(start.encode() + owner).hexdigest()[:_DIGITS]
+    return start + sha256(start.encode() + tenant_bytes(tenant)).hexdigest()[:_DIGITS]

@@ -15,7 +15,7 @@ from ..access.api_keys import Caller
 from ..access.tenant_ids import id_for, part_of
 from ..admission.admission import Admission, cancel_all
 from ..admission.request_draft import RequestDraft
-from ..errors import ApiError, api_error_of, invalid
+from ..errors import ApiError, api_error_of, internal_error, invalid
 from ..openai.chat_format import ChatFormat
 from ..openai.completion import Completion, results_of
 from ..openai.completion_format import CompletionFormat
@@ -98,7 +98,7 @@ class LineRunner:
         except Exception as error:
             _log.exception("batch %s, line %d: %s", self._batch.id, number, type(error).__name__)
             failure = None
-        failure = failure or ApiError(500, "server_error", "The gateway failed.", code="internal_error")
+        failure = failure or internal_error()
         return False, error_line(line_id, custom_id, line_id, failure)
 
     async def _results(self, line_id: str, model: str, drafts: Sequence[RequestDraft]) -> list[Result] | None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..admission.request_draft import RequestDraft
-from ..errors import ApiError, invalid, too_large, validation_error
+from ..errors import ApiError, first_problem, invalid, too_large, validation_error
 from ..json_body import compact, parse_json
 from ..openai.chat_body import ChatBody, chat_draft
 from ..openai.completion_body import CompletionBody, completion_drafts
@@ -61,15 +61,10 @@ def parse_line(line: bytes, place: str) -> _Line:
         problem = "is not JSON" if error.code == "invalid_json" else error.message
         raise invalid(f"{place}: {problem}", "file") from None
     except ValidationError as error:
-        raise invalid(f"{place}: {_problem_of(error)}", "file") from None
+        raise invalid(f"{place}: {first_problem(error, 'line')}", "file") from None
     if parsed.method != "POST" or parsed.url not in ENDPOINTS:
         raise invalid(f"{place}: must be a POST to {' or '.join(ENDPOINTS)}", "file")
     return parsed
-
-
-def _problem_of(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
 
 
 def drafts_of(line: _Line, default_max_tokens: int) -> tuple[SamplingBody, list[RequestDraft]]:

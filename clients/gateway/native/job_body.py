@@ -8,9 +8,7 @@ from ...protocol import Priority
 from ...submission import RequestFields
 from ..admission.request_draft import RequestDraft
 from ..openai.chat_body import ChatMessage, plain_message
-from ..openai.sampling_body import MaxTokens, StopString
-
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+from ..openai.sampling_body import MaxTokens, StopString, TokenId
 
 
 class JobBody(BaseModel):

@@ -24,7 +24,7 @@ from ...protocol import RequestError
 from ..access.api_keys import Caller
 from ..access.dependencies import caller_by_key, key_in_header, own_handle
 from ..access.tenant_ids import new_id
-from ..errors import ApiError, api_error_of, invalid, validation_error
+from ..errors import ApiError, api_error_of, internal_error, invalid, validation_error
 from ..gateway import Gateway
 from ..json_body import compact, parse_json
 from ..streams.delivery import count_delivered
@@ -173,8 +173,8 @@ class SocketSession:
                 await self._fail({"id": handle.id}, error)
 
     async def _fail(self, reference: dict[str, str], error: Exception) -> None:
-        failure = api_error_of(error) or ApiError(500, "server_error", "The gateway failed.")
-        self._gateway.metrics.refused.labels(failure.code or str(failure.status)).inc()
+        failure = api_error_of(error) or internal_error()
+        self._gateway.metrics.count_error(failure)
         await self._send({"type": "error", **reference, **failure.body})
 
     async def _send(self, message: dict[str, Any]) -> None:

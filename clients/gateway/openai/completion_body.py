@@ -7,12 +7,11 @@ from pydantic import Field
 from ...submission import RequestFields
 from ..admission.request_draft import RequestDraft
 from ..errors import unsupported
-from .sampling_body import SamplingBody, sampling_fields
+from .sampling_body import SamplingBody, TokenId, sampling_fields
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default."""
 
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[TokenId], Field(min_length=1)]
 

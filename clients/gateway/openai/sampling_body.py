@@ -11,6 +11,7 @@ from ..errors import unsupported
 _INT64: Final = (1 << 63) - 1
 _MAX_TOKENS: Final = 1 << 20
 
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 MaxTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS)]
 
@@ -50,7 +51,7 @@ class SamplingBody(BaseModel):
     """0 is off."""
     min_p: float | None = Field(default=None, ge=0.0, le=1.0)
     repetition_penalty: float | None = Field(default=None, gt=0.0, le=10.0)
-    stop_token_ids: list[Annotated[int, Field(ge=0, lt=1 << 31)]] | None = Field(default=None, max_length=256)
+    stop_token_ids: list[TokenId] | None = Field(default=None, max_length=256)
     ignore_eos: bool | None = None
     priority: Priority | None = None
     """Not above that of the API key."""

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from ...overview import Overview
 from ...queue_metrics import queue_families
+from ..errors import ApiError
 from ..streams.slots import StreamSlots
 
 _LATENCIES: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -65,6 +66,9 @@ class Metrics:
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
+
+    def count_error(self, error: ApiError) -> None:
+        self.refused.labels(error.code or str(error.status)).inc()
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)

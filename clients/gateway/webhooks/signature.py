@@ -4,6 +4,8 @@ import hmac
 from base64 import b64encode
 from hashlib import sha256
 
+from ..access.tenant_ids import tenant_bytes
+
 
 def tenant_secret(master: str, tenant: str | None) -> str:
     """A tenant's signing secret, derived from the master secret; in the format that receivers expect."""
@@ -24,5 +26,4 @@ def signed_headers(
 
 
 def _secret(master: str, tenant: str | None) -> bytes:
-    owner = b"\0" if tenant is None else b"\1" + tenant.encode()
-    return hmac.digest(sha256(master.encode()).digest(), b"headrace webhook" + owner, "sha256")
+    return hmac.digest(sha256(master.encode()).digest(), b"headrace webhook" + tenant_bytes(tenant), "sha256")
