@@ -25,6 +25,9 @@ from headrace.clients.gateway.schedules.schedule import Schedule
 from headrace.clients.gateway.settings import GatewaySettings
 from headrace.clients.gateway.streams.slots import StreamSlots
 
+NAMESPACE = "interleavings"
+"""Not the one of gateways that other tests leave running on the same server, and that would take batches."""
+
 
 class Killed(Exception):
     """The gateway is no more: it does nothing further."""
@@ -45,7 +48,7 @@ class Gateway:
         store = BatchStore(world.settings, self, files, self)  # pyright: ignore[reportArgumentType]
         metrics = Metrics(StreamSlots(1))
         self.store, self.files = store, files
-        keys = GatewayKeys("headrace")
+        keys = GatewayKeys(NAMESPACE)
         self.schedule = Schedule(self, keys, "batches", limit=9, ttl=600)  # pyright: ignore[reportArgumentType]
         self.batch_runner = BatchRunner(
             world.settings,
@@ -116,8 +119,8 @@ class World:
 
     def __init__(self, url: str, server: redis.Redis, closes: int, cancelled: int | None) -> None:
         self.server = server
-        self.settings = GatewaySettings(redis=url, batch_window=2)
-        self.client = AsyncClient(url)
+        self.settings = GatewaySettings(redis=url, namespace=NAMESPACE, batch_window=2)
+        self.client = AsyncClient(url, namespace=NAMESPACE)
         self.passed = 0
         self.closes = closes
         self.cancelled = cancelled
@@ -132,18 +135,18 @@ class World:
             self.cancel()
 
     def cancel(self) -> None:
-        key = GatewayKeys("headrace").batch(self.batch_id)
+        key = GatewayKeys(NAMESPACE).batch(self.batch_id)
         if self.server.hget(key, "status") in (b"validating", b"in_progress"):
             self.server.hset(key, mapping={"status": "cancelling", "at:cancelling": self.now})
 
     def end_leases(self) -> None:
-        due = GatewayKeys("headrace").due("batches")
+        due = GatewayKeys(NAMESPACE).due("batches")
         for task in self.server.zrange(due, 0, -1):
             self.server.zadd(due, {task: 1})
 
 
 def read(server: redis.Redis, place: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in server.hvals(GatewayKeys("headrace").lines(place))]
+    return [json.loads(line) for line in server.hvals(GatewayKeys(NAMESPACE).lines(place))]
 
 
 crashes = st.tuples(st.integers(1, 25), st.booleans(), st.booleans())
