@@ -48,7 +48,7 @@ class Displaced:
         waiting = {sequence.id: sequence for sequence in self._engine.waiting if _may_leave(sequence)}
         for sequence_id, sequence in waiting.items():
             if self._waited.get(sequence_id) == sequence.epoch:
-                self._broker.handover.ask(sequence_id, sequence.num_tokens)
+                self._broker.handover.probe(sequence_id, sequence.num_tokens)
         self._waited = {sequence_id: sequence.epoch for sequence_id, sequence in waiting.items()}
 
     def _answer(self, displaced: dict[str, int]) -> None:

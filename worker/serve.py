@@ -90,7 +90,7 @@ class ServeLoop:
             return False
         if time.monotonic() >= self._deadline:
             return True
-        return not (self._engine.has_work or len(self._inbox) or self._broker.held)
+        return not (self._engine.has_work or len(self._inbox) or self._broker.num_owned)
 
     def _interrupt(self, interrupts: Interrupts) -> None:
         if not interrupts:

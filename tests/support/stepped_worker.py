@@ -62,7 +62,7 @@ class SteppedWorker:
     async def pull(self, fault: str | None = None) -> None:
         self.connection.fault = fault
         self.broker.intake.offer((1, 1, 1), waiting=len(self.engine.running))
-        self.broker.intake.sweep_now()
+        self.broker.intake.reclaim_now()
         await self.broker.intake.pull()
 
     async def claim(self, fault: str | None = None) -> None:

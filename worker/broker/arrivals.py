@@ -8,7 +8,7 @@ import anyio
 from ...clients.protocol import GROUP
 from ..ageing import Ageing
 from .connection import FAILURES, Backoff, Connection
-from .entries import Entry, Held, Holdings
+from .entries import Entry, OwnedEntries, OwnedEntry
 from .scripts import TAKE
 from .settings import SERVICE_TTL, BrokerSettings, milliseconds
 
@@ -25,13 +25,13 @@ class Arrivals:
         self,
         settings: BrokerSettings,
         connection: Connection,
-        holdings: Holdings,
+        owned_entries: OwnedEntries,
         consumer: str,
         *,
         wake: Callable[[], None],
     ) -> None:
         self._connection = connection
-        self._holdings = holdings
+        self._owned = owned_entries
         self._queues = settings.keys.queues(settings.model)
         self._keys = [*self._queues, settings.keys.service(settings.model)]
         self._consumer = consumer
@@ -43,21 +43,21 @@ class Arrivals:
         self._watched: frozenset[str] = frozenset()
         self._watching = anyio.CancelScope()
 
-    async def take(self, room: Sequence[int]) -> list[Held]:
-        """At most ``room`` entries (by class, see ``Intake.offer``), the most deserving first.
+    async def take(self, capacity: Sequence[int]) -> list[OwnedEntry]:
+        """At most ``capacity`` entries (by class, see ``Intake.offer``), the most urgent first.
 
-        Finding none arms the watch. Raises ``redis.RedisError``; what was taken then is a stray, which the
-        heartbeat finds.
+        Finding none arms the watch. Raises ``redis.RedisError``; what was taken is then untracked, and the
+        heartbeat finds it.
         """
-        arguments = [GROUP, self._consumer, milliseconds(SERVICE_TTL), *room, *self._ageing]
+        arguments = [GROUP, self._consumer, milliseconds(SERVICE_TTL), *capacity, *self._ageing]
         reply: list[Any] = await self._connection.run(TAKE, self._keys, arguments)
         found, after = reply
-        taken: list[Held] = []
+        taken: list[OwnedEntry] = []
         for stream, entry_id, body, charge in found:
-            held = self._holdings.take(Entry(stream - 1, entry_id.decode(), 1, charge), body)
-            if held is not None:
+            owned = self._owned.take(Entry(stream - 1, entry_id.decode(), 1, charge), body)
+            if owned is not None:
                 self._connection.counters.taken += 1
-                taken.append(held)
+                taken.append(owned)
         if not taken:
             self._arm(
                 {queue: entry_id for queue, entry_id in zip(self._queues, after, strict=True) if entry_id}

@@ -13,14 +13,14 @@ from .contact import Contact
 from .control import Control
 from .counters import Counters
 from .drain import hand_back
-from .entries import Claim, Held, Holdings, Unrun
+from .entries import Claim, OwnedEntries, OwnedEntry, UnrunResult
 from .handover import Handover
 from .intake import Intake
 from .lease import Leases, Record
-from .orphans import Orphans
 from .outbox import Outbox
 from .presence import Presence
 from .queue_watch import QueueWatch
+from .reclaim import Reclaimer
 from .search import Search
 from .settings import BrokerSettings, consumer_name
 
@@ -46,36 +46,36 @@ class Broker:
         self.clock = Clock()
         self.consumer = consumer_name(settings.name)
         self._connection = connection
-        self._holdings = Holdings()
+        self._owned = OwnedEntries()
         lock = anyio.Lock()
         self.outbox = Outbox(
             settings,
             connection,
-            self._holdings,
+            self._owned,
             self.consumer,
             on_lost=self._lost,
             on_cancel=self._cancelled,
         )
-        self._search = Search(settings, connection, self._holdings)
+        self._search = Search(settings, connection, self._owned)
         self.control = Control(
             settings,
             connection,
-            self._holdings,
+            self._owned,
             self.clock,
             self.consumer,
             on_gap=self._reconnected,
             on_released=self._released,
-            on_missing=self._search.ask,
+            on_missing=self._search.probe,
         )
         claimer = Claimer(
-            settings, connection, self._holdings, self.outbox, self.control, self.clock, self.consumer
+            settings, connection, self._owned, self.outbox, self.control, self.clock, self.consumer
         )
         contact = Contact(settings.lease)
-        orphans = Orphans(settings, connection, self._holdings, contact, self.consumer)
+        reclaimer = Reclaimer(settings, connection, self._owned, contact, self.consumer)
         self.leases = Leases(
             settings,
             connection,
-            self._holdings,
+            self._owned,
             self.clock,
             contact,
             self.consumer,
@@ -85,28 +85,26 @@ class Broker:
             on_lost=self._taken_away,
             on_renewed=self._renewed,
         )
-        self.handover = Handover(
-            settings, connection, self._holdings, self.consumer, self.outbox, self.leases
-        )
+        self.handover = Handover(settings, connection, self._owned, self.consumer, self.outbox, self.leases)
         self._presence = Presence(settings, connection, record=record, progressing=progressing)
         self.queue_watch = QueueWatch(settings, connection)
         self.intake = Intake(
             settings,
             connection,
-            self._holdings,
+            self._owned,
             self.outbox,
             self.control,
             claimer,
-            orphans,
+            reclaimer,
             self.consumer,
             lock=lock,
             on_gap=self.leases.renew_now,
         )
 
     @property
-    def held(self) -> int:
+    def num_owned(self) -> int:
         """Requests in this worker's hands, ended ones included until they are off the queue."""
-        return len(self._holdings.entries)
+        return len(self._owned.entries)
 
     async def run(self) -> None:
         """All background work, until cancelled. No failure of Redis ends it."""
@@ -121,44 +119,44 @@ class Broker:
 
     def end(self, claim: Claim, reason: FinishReason) -> None:
         """End a claim that never reached the engine: cancelled or expired before its turn."""
-        self.outbox.put([], [Unrun.of(claim, reason)])
+        self.outbox.put([], [UnrunResult.of(claim, reason)])
 
     def reject(self, claim: Claim, code: str, message: str) -> None:
         """End a claim that the engine cannot run, such as a prompt that is too long, with an error."""
-        self.outbox.put([], [Unrun.of(claim, "error", code, message)])
+        self.outbox.put([], [UnrunResult.of(claim, "error", code, message)])
 
     async def hand_back(self) -> int:
-        """Stop the intake and give back everything held; see ``drain.hand_back``. Flush the outbox before."""
+        """Stop the intake and release every owned entry; see ``drain.hand_back``. Flush the outbox before."""
         await self.intake.stopped()
         return await hand_back(
-            self.settings, self._connection, self._holdings, self.consumer, self.outbox, self.leases
+            self.settings, self._connection, self._owned, self.consumer, self.outbox, self.leases
         )
 
-    def _lost(self, held: Held) -> None:
-        if held.superseded:
-            self.leases.excuse(held)
-        self.control.lost(held)
+    def _lost(self, owned: OwnedEntry) -> None:
+        if owned.superseded:
+            self.leases.excuse(owned)
+        self.control.lost(owned)
 
-    def _taken_away(self, held: Held) -> None:
-        self.leases.excuse(held)
+    def _taken_away(self, owned: OwnedEntry) -> None:
+        self.leases.excuse(owned)
         self.counters.lost_claims += 1
-        self.outbox.forget(held)
-        self.control.lost(held)
+        self.outbox.forget(owned)
+        self.control.lost(owned)
 
-    def _cancelled(self, held: Held) -> None:
-        self.control.cancelled(held)
+    def _cancelled(self, owned: OwnedEntry) -> None:
+        self.control.cancelled(owned)
 
     def _reconnected(self) -> None:
-        self.outbox.ask()
+        self.outbox.probe()
         self.leases.renew_now()  # a server that lost its data has no record of this worker
 
     def _released(self) -> None:
-        self.intake.sweep_now()
+        self.intake.reclaim_now()
 
-    def _renewed(self, strays: int, anew: bool) -> None:
-        self.outbox.ask()
-        if strays or anew:
-            self.intake.sweep_now()
+    def _renewed(self, untracked: int, anew: bool) -> None:
+        self.outbox.probe()
+        if untracked or anew:
+            self.intake.reclaim_now()
 
 
 @asynccontextmanager

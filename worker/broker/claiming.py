@@ -25,11 +25,11 @@ from ..logs import about
 from .clock import Clock
 from .connection import FAILURES, Backoff, Call, Connection, is_transient
 from .control import Control
-from .entries import Claim, Held, Holdings, Resumed, Unrun
+from .entries import Claim, OwnedEntries, OwnedEntry, Resumed, UnrunResult
 from .messages import queue_at, queue_of
-from .orphans import SUSPICIOUS
 from .outbox import Outbox
 from .output import Output
+from .reclaim import QUARANTINE_AFTER
 from .scripts import CLAIM, ON_QUEUE
 from .settings import BrokerSettings, milliseconds
 
@@ -47,7 +47,7 @@ _PLACE = re.compile(r"(4[0-7]|[1-3]?[0-9])/([0-9]{1,20}-[0-9]{1,20})\Z")
 class _Read:
     """An entry's request, or why there is none."""
 
-    held: Held
+    owned: OwnedEntry
     request_id: str
     request: Request | None
     error: RequestError | None
@@ -62,7 +62,7 @@ class Claimer:
         self,
         settings: BrokerSettings,
         connection: Connection,
-        holdings: Holdings,
+        owned_entries: OwnedEntries,
         outbox: Outbox,
         control: Control,
         clock: Clock,
@@ -71,14 +71,14 @@ class Claimer:
         self._settings = settings
         self._connection = connection
         self._counters = connection.counters
-        self._holdings = holdings
+        self._owned = owned_entries
         self._outbox = outbox
         self._control = control
         self._clock = clock
         self._consumer = consumer
-        self._suspects: deque[_Read] = deque()
+        self._quarantined: deque[_Read] = deque()
 
-    async def claim(self, taken: Sequence[Held]) -> list[Claim]:
+    async def claim(self, taken: Sequence[OwnedEntry]) -> list[Claim]:
         """Claim what was taken, in one round trip; returns what is to be run, in the same order.
 
         Requests that were cancelled or expired in the queue, are invalid, or have used up their attempts are
@@ -87,40 +87,40 @@ class Claimer:
         Requests that may have killed their earlier workers are run one at a time: others that came all
         the same wait here, unclaimed and not charged an attempt, so as not to die with the one that did it.
         """
-        claims = await self._claim([read for held in taken if (read := await self._read(held)) is not None])
-        self._suspects = deque(read for read in self._suspects if self._holdings.has(read.held))
-        while self._suspects and not self._runs_a_suspect():
-            claims += await self._claim([self._suspects.popleft()], suspects=True)
+        claims = await self._claim([read for owned in taken if (read := await self._read(owned)) is not None])
+        self._quarantined = deque(read for read in self._quarantined if self._owned.has(read.owned))
+        while self._quarantined and not self._runs_quarantined():
+            claims += await self._claim([self._quarantined.popleft()], quarantined=True)
         return claims
 
     @property
-    def room_for_suspects(self) -> int:
+    def quarantine_credits(self) -> int:
         """How many more may be taken: one, while none runs and none waits."""
-        return 0 if self._suspects or self._runs_a_suspect() else 1
+        return 0 if self._quarantined or self._runs_quarantined() else 1
 
     @property
-    def may_claim_a_suspect(self) -> bool:
-        return bool(self._suspects) and not self._runs_a_suspect()
+    def may_claim_quarantined(self) -> bool:
+        return bool(self._quarantined) and not self._runs_quarantined()
 
-    def drop_suspects(self) -> None:
-        """Leave those that wait to others: the next heartbeat finds them to be strays."""
-        while self._suspects:
-            self._holdings.forget(self._suspects.popleft().held)
+    def drop_quarantined(self) -> None:
+        """Leave those that wait to others: the next heartbeat finds them untracked."""
+        while self._quarantined:
+            self._owned.forget(self._quarantined.popleft().owned)
 
-    def _runs_a_suspect(self) -> bool:
+    def _runs_quarantined(self) -> bool:
         return any(
-            held.suspect and held.output is not None and held.output.ending is None
-            for held in self._holdings.requests.values()
+            owned.quarantined and owned.output is not None and owned.output.ending is None
+            for owned in self._owned.requests.values()
         )
 
-    async def _claim(self, waiting: list[_Read], *, suspects: bool = False) -> list[Claim]:
+    async def _claim(self, waiting: list[_Read], *, quarantined: bool = False) -> list[Claim]:
         claims: list[Claim] = []
         backoff = Backoff()
         failing = False
         while waiting:
             try:
                 replies: list[Any] = await self._connection.batch(
-                    [self._call(read, suspects=suspects) for read in waiting]
+                    [self._call(read, quarantined=quarantined) for read in waiting]
                 )
             except FAILURES as error:
                 replies = [error] * len(waiting)
@@ -175,20 +175,20 @@ class Claimer:
                     )
                     missing.append(replace(read, instead_of=place))
         for read, _ in doubles:
-            if all(one.held is not read.held for one in missing):
+            if all(one.owned is not read.owned for one in missing):
                 self._pass_over(read)
         return missing
 
     def _pass_over(self, read: _Read) -> None:
         about(log, read.request_id).info(
             "duplicate queue entry %s acknowledged: another entry of this request was claimed",
-            read.held.entry.id,
+            read.owned.entry.id,
         )
         self._counters.duplicates += 1
-        self._outbox.settle(read.held)
+        self._outbox.ack(read.owned)
 
-    async def _read(self, held: Held) -> _Read | None:
-        body = held.body
+    async def _read(self, owned: OwnedEntry) -> _Read | None:
+        body = owned.body
         try:
             if body is None:
                 raise RequestError("r", "the entry has no such field")
@@ -201,24 +201,24 @@ class Claimer:
             if error.request_id is None:
                 log.warning(
                     "queue entry %s: not a request and no readable id, moved to the dead letters: %s",
-                    held.entry.id,
+                    owned.entry.id,
                     error,
                 )
-                held.dead = f"invalid_request: {error}"
-                self._outbox.settle(held)
+                owned.dead = f"invalid_request: {error}"
+                self._outbox.ack(owned)
                 return None
-            return _Read(held, error.request_id, None, error)
+            return _Read(owned, error.request_id, None, error)
         if request.model != self._settings.model:
             self._counters.invalid += 1
             problem = f"must be the queue's {self._settings.model!r}, got {request.model!r}"
-            return _Read(held, request.id, request, RequestError("model", problem, request.id))
-        return _Read(held, request.id, request, None)
+            return _Read(owned, request.id, request, RequestError("model", problem, request.id))
+        return _Read(owned, request.id, request, None)
 
-    def _call(self, read: _Read, *, suspects: bool) -> Call:
-        settings, entry = self._settings, read.held.entry
+    def _call(self, read: _Read, *, quarantined: bool) -> Call:
+        settings, entry = self._settings, read.owned.entry
         keys = [settings.keys.request(read.request_id), settings.keys.events(read.request_id)]
         if not settings.clustered:
-            keys.append(queue_of(settings, read.held))
+            keys.append(queue_of(settings, read.owned))
         deadline = read.request.deadline if read.request is not None else None
         return CLAIM.call(
             keys,
@@ -231,8 +231,8 @@ class Claimer:
                 "" if deadline is None else deadline,
                 milliseconds(settings.request_ttl),
                 settings.max_attempts,
-                SUSPICIOUS,
-                int(suspects),
+                QUARANTINE_AFTER,
+                int(quarantined),
                 GROUP,
                 int(entry.excused),
                 read.instead_of,
@@ -240,30 +240,30 @@ class Claimer:
         )
 
     def _decided(self, read: _Read, reply: list[Any]) -> list[Claim]:
-        held = read.held
+        owned = read.owned
         verdict, now = reply[0].decode(), int(reply[1])
-        self._clock.told(now)
+        self._clock.sync(now)
         if verdict == "finished":
-            held.request_id = read.request_id
-            held.dead = reply[2].decode()
-            self._outbox.settle(held)
+            owned.request_id = read.request_id
+            owned.dead = reply[2].decode()
+            self._outbox.ack(owned)
         elif verdict == "duplicate":
             self._pass_over(read)
-        elif verdict == "suspect":
-            self._suspects.append(read)
+        elif verdict == "quarantined":
+            self._quarantined.append(read)
         elif verdict == "stale":
-            # Not settled: if this consumer is its owner after all, the entry comes back by a sweep.
+            # Not acked: if this consumer is its owner after all, a reclaim brings the entry back.
             about(log, read.request_id).warning(
                 "lease lost before the claim: another worker owns its queue entry"
             )
             self._counters.lost_claims += 1
-            self._holdings.forget(held)
+            self._owned.forget(owned)
         else:
             return self._claimed(read, verdict, now, reply[2:])
         return []
 
     def _claimed(self, read: _Read, verdict: str, now: int, terms: list[Any]) -> list[Claim]:
-        held, request = read.held, read.request
+        owned, request = read.owned, read.request
         epoch, attempts, logged, events, abandoned = terms
         self._counters.abandoned += abandoned
         resumed = None
@@ -273,44 +273,46 @@ class Claimer:
         except ValueError as error:
             damage = str(error)
         tokens, text = (resumed.tokens, resumed.text) if resumed is not None else ([], "")
-        self._holdings.claimed(held, read.request_id, epoch, Output(len(tokens), len(text)))
-        held.deadline = request.deadline if request is not None else None
-        held.metadata = request.metadata if request is not None else None
-        end = Unrun(read.request_id, epoch, "error", tokens, text, resumed.logprobs if resumed else None)
+        self._owned.claimed(owned, read.request_id, epoch, Output(len(tokens), len(text)))
+        owned.deadline = request.deadline if request is not None else None
+        owned.metadata = request.metadata if request is not None else None
+        end = UnrunResult(
+            read.request_id, epoch, "error", tokens, text, resumed.logprobs if resumed else None
+        )
         if read.error is not None:
             code = "invalid_request" if read.request is None else "unknown_model"
-            self._fail(held, end, code, str(read.error))
+            self._fail(owned, end, code, str(read.error))
         elif verdict == "cancelled" or verdict == "expired":
-            self._outbox.end(held, replace(end, reason=verdict))
+            self._outbox.end(owned, replace(end, reason=verdict))
         elif verdict == "poison":
             message = f"given up after {attempts - 1} attempts that ended without a word from the worker"
-            held.dead = f"too_many_attempts: {message}"
+            owned.dead = f"too_many_attempts: {message}"
             about(log, read.request_id).error("%s", message)
-            self._fail(held, end, "too_many_attempts", message)
+            self._fail(owned, end, "too_many_attempts", message)
         elif damage is not None or request is None:
-            self._fail(held, end, "log_damaged", f"its event log cannot be continued: {damage}")
+            self._fail(owned, end, "log_damaged", f"its event log cannot be continued: {damage}")
         else:
-            if len(held.body or b"") > _LARGEST_KEPT:
-                held.body = None
-            held.suspect = attempts > SUSPICIOUS
-            self._control.watch(held)
+            if len(owned.body or b"") > _LARGEST_KEPT:
+                owned.body = None
+            owned.quarantined = attempts > QUARANTINE_AFTER
+            self._control.watch(owned)
             self._counters.resumed += resumed is not None
-            arrival = min(now, int(held.entry.id.partition("-")[0]))
-            priority = held.entry.stream // LANES
+            arrival = min(now, int(owned.entry.id.partition("-")[0]))
+            priority = owned.entry.stream // LANES
             return [Claim(request, epoch, attempts, priority, resumed, arrival, now - arrival)]
         return []
 
-    def _fail(self, held: Held, end: Unrun, code: str, message: str) -> None:
-        self._outbox.end(held, replace(end, error_code=code, error_message=message))
+    def _fail(self, owned: OwnedEntry, end: UnrunResult, code: str, message: str) -> None:
+        self._outbox.end(owned, replace(end, error_code=code, error_message=message))
 
     def _refused(self, read: _Read, error: Exception) -> None:
-        held = read.held
+        owned = read.owned
         about(log, read.request_id).error("claim refused by Redis: %s", error)
-        if held.entry.deliveries > self._settings.max_attempts:
-            held.dead = f"unclaimable: {error}"
-            self._outbox.settle(held)
+        if owned.entry.deliveries > self._settings.max_attempts:
+            owned.dead = f"unclaimable: {error}"
+            self._outbox.ack(owned)
         else:
-            self._holdings.forget(held)
+            self._owned.forget(owned)
 
 
 def _place_taken(reply: list[Any]) -> bool:

@@ -7,7 +7,7 @@ class Clock:
     """An estimate from the times that scripts return; off by at most the round trip of the last one.
 
     The host's clock may be hours away, so it starts at zero: until Redis has told its time, no moment has
-    come. Every claim brings it, so that nothing held is ever judged by another.
+    come. Every claim brings it, so that no owned entry is ever judged by another.
     """
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Clock:
         """Unix time in milliseconds by Redis's clock."""
         return int(_monotonic_ms() + self._offset)
 
-    def told(self, redis_ms: int) -> None:
+    def sync(self, redis_ms: int) -> None:
         self._offset = redis_ms - _monotonic_ms()
 
 

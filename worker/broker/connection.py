@@ -219,7 +219,7 @@ class Connection:
                 await backoff.sleep()
             else:
                 if failed:
-                    log.info("%s: Redis answers again", purpose)
+                    log.info("%s: Redis replies again", purpose)
                 return result
 
     def report(self, purpose: str, error: BaseException, *, repeated: bool = False) -> None:

@@ -13,7 +13,7 @@ from redis.asyncio.client import PubSub
 from ...clients.protocol import FinishReason
 from .clock import Clock
 from .connection import FAILURES, Backoff, Connection
-from .entries import Held, Holdings
+from .entries import OwnedEntries, OwnedEntry
 from .settings import BrokerSettings
 
 log = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ class Interrupts:
     """Claims that are over, by request id with their epoch: to be forgotten without a word."""
 
     displaced: dict[str, int] = field(default_factory=dict[str, int])
-    """Requests for which other workers have no room, with their numbers of tokens."""
+    """Requests for which other workers have no credits, with their numbers of tokens."""
     invited: dict[str, None] = field(default_factory=dict[str, None])
-    """Requests of this worker for which another has room."""
+    """Requests of this worker for which another has credits."""
 
     def __bool__(self) -> bool:
         return bool(self.end or self.drop or self.displaced or self.invited)
@@ -56,7 +56,7 @@ class Control:
         self,
         settings: BrokerSettings,
         connection: Connection,
-        holdings: Holdings,
+        owned_entries: OwnedEntries,
         clock: Clock,
         consumer: str,
         *,
@@ -66,14 +66,14 @@ class Control:
     ) -> None:
         self._channel = settings.keys.control(settings.model)
         self._connection = connection
-        self._holdings = holdings
+        self._owned = owned_entries
         self._clock = clock
         self._consumer = consumer
         self._on_gap = on_gap
         self._on_released = on_released
         self._on_missing = on_missing
         self._interrupts = Interrupts()
-        self._deadlines: list[tuple[int, int, Held]] = []
+        self._deadlines: list[tuple[int, int, OwnedEntry]] = []
         self._tickets = 0
         self._heard = False
         self._arrived = anyio.Event()
@@ -102,21 +102,21 @@ class Control:
         while request_id in self._interrupts.drop:
             await self._taken.wait()
 
-    def watch(self, held: Held) -> None:
+    def watch(self, owned: OwnedEntry) -> None:
         """Mind the deadline of a claim."""
-        if held.deadline is not None:
+        if owned.deadline is not None:
             self._tickets += 1
-            heapq.heappush(self._deadlines, (held.deadline, self._tickets, held))
-            if len(self._deadlines) > 2 * len(self._holdings.requests) + 64:
-                self._deadlines = [item for item in self._deadlines if self._is_held(item[2])]
+            heapq.heappush(self._deadlines, (owned.deadline, self._tickets, owned))
+            if len(self._deadlines) > 2 * len(self._owned.requests) + 64:
+                self._deadlines = [item for item in self._deadlines if self._is_owned(item[2])]
                 heapq.heapify(self._deadlines)
 
-    def cancelled(self, held: Held) -> None:
-        self._end(held, "cancelled")
+    def cancelled(self, owned: OwnedEntry) -> None:
+        self._end(owned, "cancelled")
 
-    def lost(self, held: Held) -> None:
-        if held.request_id is not None:
-            self._interrupts.drop[held.request_id] = held.epoch
+    def lost(self, owned: OwnedEntry) -> None:
+        if owned.request_id is not None:
+            self._interrupts.drop[owned.request_id] = owned.epoch
             self._arrived.set()
 
     async def run(self) -> None:
@@ -156,8 +156,8 @@ class Control:
     def _notice(self, data: bytes) -> None:
         notice = decode_notice(data)
         request_id = notice.get("cancel")
-        if isinstance(request_id, str) and (held := self._holdings.requests.get(request_id)):
-            self.cancelled(held)
+        if isinstance(request_id, str) and (owned := self._owned.requests.get(request_id)):
+            self.cancelled(owned)
         missing = notice.get("missing")
         if isinstance(missing, str):
             self._on_missing(missing)
@@ -166,7 +166,7 @@ class Control:
         self._notice_of_room(notice.get("displaced"), notice.get("tokens"), notice.get("room_for"))
 
     def _notice_of_room(self, displaced: object, tokens: object, invited: object) -> None:
-        interrupts, mine = self._interrupts, self._holdings.requests
+        interrupts, mine = self._interrupts, self._owned.requests
         if isinstance(displaced, str) and isinstance(tokens, int) and displaced not in mine:
             if len(interrupts.displaced) < _MOST_DISPLACED:
                 interrupts.displaced[displaced] = tokens
@@ -178,14 +178,14 @@ class Control:
     def _expires(self) -> bool:
         return bool(self._deadlines) and self._deadlines[0][0] <= self._clock.now_ms()
 
-    def _end(self, held: Held, reason: FinishReason) -> None:
-        if self._is_held(held) and held.end is None and held.request_id is not None:
-            held.end = reason
-            self._interrupts.end[held.request_id] = reason
+    def _end(self, owned: OwnedEntry, reason: FinishReason) -> None:
+        if self._is_owned(owned) and owned.end is None and owned.request_id is not None:
+            owned.end = reason
+            self._interrupts.end[owned.request_id] = reason
             self._arrived.set()
 
-    def _is_held(self, held: Held) -> bool:
-        return self._holdings.requests.get(held.request_id or "") is held and not held.ended
+    def _is_owned(self, owned: OwnedEntry) -> bool:
+        return self._owned.requests.get(owned.request_id or "") is owned and not owned.ended
 
 
 def decode_notice(data: bytes) -> dict[Any, Any]:

@@ -6,7 +6,7 @@ from typing import cast
 import msgpack
 
 from .connection import Connection
-from .entries import Held, Holdings
+from .entries import OwnedEntries, OwnedEntry
 from .lease import Leases
 from .outbox import Outbox
 from .scripts import RELEASE
@@ -18,18 +18,18 @@ log = logging.getLogger(__name__)
 async def hand_back(
     settings: BrokerSettings,
     connection: Connection,
-    holdings: Holdings,
+    owned_entries: OwnedEntries,
     consumer: str,
     outbox: Outbox,
     leases: Leases,
 ) -> int:
-    """Give back every entry held, and this worker's record; returns how many requests were under way.
+    """Give back every owned entry, and this worker's record; returns how many requests were under way.
 
     Output that the outbox has not delivered by now is computed again by whoever goes on, so flush before.
     A request handed back is not charged an attempt. Repeats until Redis lets it succeed.
     """
-    entries = list(holdings.entries.values())
-    released = [held for held in entries if held.request_id is not None and not held.ended]
+    entries = list(owned_entries.entries.values())
+    released = [owned for owned in entries if owned.request_id is not None and not owned.ended]
     await give_back(settings, connection, consumer, outbox, leases, entries, leaving=True)
     if entries:
         log.info("handed back %d requests", len(entries))
@@ -42,7 +42,7 @@ async def give_back(
     consumer: str,
     outbox: Outbox,
     leases: Leases,
-    entries: list[Held],
+    entries: list[OwnedEntry],
     *,
     leaving: bool = False,
 ) -> None:
@@ -50,11 +50,11 @@ async def give_back(
     keys = settings.keys
     calls = [
         RELEASE.call(
-            [keys.request(held.request_id), keys.events(held.request_id)],
-            [held.epoch, consumer, milliseconds(settings.request_ttl)],
+            [keys.request(owned.request_id), keys.events(owned.request_id)],
+            [owned.epoch, consumer, milliseconds(settings.request_ttl)],
         )
-        for held in entries
-        if held.request_id is not None and not held.ended
+        for owned in entries
+        if owned.request_id is not None and not owned.ended
     ]
 
     async def release() -> None:
@@ -70,8 +70,8 @@ async def give_back(
 
     if calls:
         await connection.retrying("handing requests back", release)
-    for held in entries:
-        outbox.forget(held)
+    for owned in entries:
+        outbox.forget(owned)
     await connection.retrying("handing entries back", leases.give_back)
     await connection.retrying("announcing entries handed back", announce)
     connection.counters.handed_back += len(calls)

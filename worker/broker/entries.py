@@ -48,7 +48,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Unrun:
+class UnrunResult:
     """The ending of a request that this worker did not run: what earlier epochs had, and why it ends."""
 
     sequence_id: str
@@ -69,7 +69,7 @@ class Unrun:
         reason: FinishReason,
         error_code: str | None = None,
         error_message: str | None = None,
-    ) -> "Unrun":
+    ) -> "UnrunResult":
         """The ending of a claim that ends with what it came with."""
         resumed = claim.resumed
         return cls(
@@ -85,8 +85,8 @@ class Unrun:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """An entry in this worker's hands: from when it is taken until it is settled, lost or given back."""
+class OwnedEntry:
+    """An entry in this worker's hands: from when it is taken until it is acked, lost or released."""
 
     entry: Entry
     body: bytes | None
@@ -107,49 +107,49 @@ class Held:
     """Another claim has taken the place of this one."""
     leaving: bool = False
     """It is being given back."""
-    suspect: bool = False
+    quarantined: bool = False
     """It may be what killed its earlier workers."""
     end: FinishReason | None = None
     """Why the serve loop has been told to end it."""
 
 
-class Holdings:
+class OwnedEntries:
     """All that one worker holds: entries by their place, claimed ones also by request id."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[int, str], Held] = {}
-        self.requests: dict[str, Held] = {}
+        self.entries: dict[tuple[int, str], OwnedEntry] = {}
+        self.requests: dict[str, OwnedEntry] = {}
 
-    def take(self, entry: Entry, body: bytes | None) -> Held | None:
-        """Note an entry as taken; None when it is held already."""
+    def take(self, entry: Entry, body: bytes | None) -> OwnedEntry | None:
+        """Note an entry as taken; None when it is owned already."""
         key = (entry.stream, entry.id)
         if key in self.entries:
             return None
-        held = self.entries[key] = Held(entry, body)
-        return held
+        owned = self.entries[key] = OwnedEntry(entry, body)
+        return owned
 
-    def has(self, held: Held) -> bool:
-        return self.entries.get((held.entry.stream, held.entry.id)) is held
+    def has(self, owned: OwnedEntry) -> bool:
+        return self.entries.get((owned.entry.stream, owned.entry.id)) is owned
 
-    def move(self, held: Held, entry: Entry) -> None:
-        """Another entry has taken the place of the one that is held."""
-        del self.entries[held.entry.stream, held.entry.id]
-        held.entry = entry
-        self.entries[entry.stream, entry.id] = held
+    def move(self, owned: OwnedEntry, entry: Entry) -> None:
+        """Another entry has taken the place of the one that is owned."""
+        del self.entries[owned.entry.stream, owned.entry.id]
+        owned.entry = entry
+        self.entries[entry.stream, entry.id] = owned
 
-    def claimed(self, held: Held, request_id: str, epoch: int, output: Output) -> None:
-        held.request_id, held.epoch, held.output = request_id, epoch, output
-        self.requests[request_id] = held
+    def claimed(self, owned: OwnedEntry, request_id: str, epoch: int, output: Output) -> None:
+        owned.request_id, owned.epoch, owned.output = request_id, epoch, output
+        self.requests[request_id] = owned
 
-    def forget(self, held: Held) -> None:
+    def forget(self, owned: OwnedEntry) -> None:
         """The entry is no longer this worker's, or no longer in the queue."""
-        key = (held.entry.stream, held.entry.id)
-        if self.entries.get(key) is held:
+        key = (owned.entry.stream, owned.entry.id)
+        if self.entries.get(key) is owned:
             del self.entries[key]
-        if held.request_id is not None and self.requests.get(held.request_id) is held:
-            del self.requests[held.request_id]
+        if owned.request_id is not None and self.requests.get(owned.request_id) is owned:
+            del self.requests[owned.request_id]
 
-    def of(self, request_id: str, epoch: int) -> Held | None:
-        """The claim of this epoch, if it is still held."""
-        held = self.requests.get(request_id)
-        return held if held is not None and held.epoch == epoch else None
+    def of(self, request_id: str, epoch: int) -> OwnedEntry | None:
+        """The claim of this epoch, if it is still owned."""
+        owned = self.requests.get(request_id)
+        return owned if owned is not None and owned.epoch == epoch else None

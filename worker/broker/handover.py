@@ -1,4 +1,4 @@
-"""Single requests given back while the worker goes on, and the notices by which it finds one with room."""
+"""Hand-over of single requests to a worker with free capacity, and the notices that find one."""
 
 from collections import deque
 from typing import cast
@@ -8,7 +8,7 @@ import msgpack
 
 from .connection import FAILURES, Connection
 from .drain import give_back
-from .entries import Held, Holdings
+from .entries import OwnedEntries, OwnedEntry
 from .lease import Leases
 from .outbox import Outbox
 from .settings import BrokerSettings
@@ -26,22 +26,22 @@ class Handover:
         self,
         settings: BrokerSettings,
         connection: Connection,
-        holdings: Holdings,
+        owned_entries: OwnedEntries,
         consumer: str,
         outbox: Outbox,
         leases: Leases,
     ) -> None:
         self._settings = settings
         self._connection = connection
-        self._holdings = holdings
+        self._owned = owned_entries
         self._consumer = consumer
         self._outbox = outbox
         self._leases = leases
         self._notices: deque[bytes] = deque(maxlen=_MOST_NOTICES)
-        self._leaving: list[Held] = []
+        self._leaving: list[OwnedEntry] = []
         self._wake = anyio.Event()
 
-    def ask(self, request_id: str, num_tokens: int) -> None:
+    def probe(self, request_id: str, num_tokens: int) -> None:
         """Who could admit this request, of ``num_tokens`` of prompt and output?"""
         self._say({"displaced": request_id, "tokens": num_tokens})
 
@@ -51,10 +51,10 @@ class Handover:
 
     def hand_over(self, request_id: str, epoch: int) -> None:
         """Give a claim back that the engine has dropped, for another worker to go on with."""
-        held = self._holdings.of(request_id, epoch)
-        if held is not None and not held.ended:
-            held.leaving = True
-            self._leaving.append(held)
+        owned = self._owned.of(request_id, epoch)
+        if owned is not None and not owned.ended:
+            owned.leaving = True
+            self._leaving.append(owned)
             self._wake.set()
 
     async def run(self) -> None:
@@ -69,7 +69,7 @@ class Handover:
                 try:
                     await self._connection.publish(channel, notice)
                 except FAILURES as error:
-                    self._connection.report("finding room for a request", error)
+                    self._connection.report("finding another worker for a request", error)
                     self._notices.clear()
             if leaving := self._leaving:
                 self._leaving = []

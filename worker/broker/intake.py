@@ -1,4 +1,4 @@
-"""From the queue to the serve loop: never more than there is room for, and at once when something arrives."""
+"""Intake of queue entries: never more than the engine's credits, and at once when something arrives."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from .arrivals import Arrivals
 from .claiming import Claimer
 from .connection import FAILURES, Connection
 from .control import Control
-from .entries import Claim, Held, Holdings, Unrun
-from .orphans import Orphans
+from .entries import Claim, OwnedEntries, OwnedEntry, UnrunResult
 from .outbox import Outbox
+from .reclaim import Reclaimer
 from .settings import BrokerSettings
 
-Room = tuple[int, int, int]
+Credits = tuple[int, int, int]
 
 
 class Intake:
-    """Takes entries, orphans before new ones, claims them, and hands claims out in the order taken.
+    """Takes entries, expired entries before new ones, claims them, and hands claims out in the order taken.
 
     ``lock`` keeps the heartbeat from seeing entries whose arrival here is still under way; ``on_gap`` is
     called when a reply was lost that may have brought some.
@@ -28,29 +28,29 @@ class Intake:
         self,
         settings: BrokerSettings,
         connection: Connection,
-        holdings: Holdings,
+        owned_entries: OwnedEntries,
         outbox: Outbox,
         control: Control,
         claimer: Claimer,
-        orphans: Orphans,
+        reclaimer: Reclaimer,
         consumer: str,
         *,
         lock: anyio.Lock,
         on_gap: Callable[[], None],
     ) -> None:
         self._connection = connection
-        self._holdings = holdings
+        self._owned = owned_entries
         self._outbox = outbox
         self._control = control
         self._claimer = claimer
-        self._orphans = orphans
-        self._arrivals = Arrivals(settings, connection, holdings, consumer, wake=self._wake_up)
+        self._reclaimer = reclaimer
+        self._arrivals = Arrivals(settings, connection, owned_entries, consumer, wake=self._wake_up)
         self._lock = lock
         self._on_gap = on_gap
-        self._room: Room = (0, 0, 0)
+        self._credits: Credits = (0, 0, 0)
         self._spent = 0
-        self._left: Room = (0, 0, 0)
-        self._unclaimed: list[Held] = []
+        self._left: Credits = (0, 0, 0)
+        self._unclaimed: list[OwnedEntry] = []
         self._claims: deque[Claim] = deque()
         self._handed_out = anyio.Event()
         self._stopped = False
@@ -58,17 +58,17 @@ class Intake:
         self._ended = anyio.Event()
         self._wake = anyio.Event()
 
-    def offer(self, room: Room, waiting: int = 0) -> None:
+    def offer(self, capacity: Credits, waiting: int = 0) -> None:
         """Say how many more requests the engine could admit now: high, high or normal, and any.
 
         ``waiting`` is how many claims the serve loop has received and not added to the engine. What the
         intake itself has under way it takes off on its own.
         """
-        self._room = room
+        self._credits = capacity
         self._spent = waiting + len(self._claims) + len(self._unclaimed)
         if (
-            self._claimer.may_claim_a_suspect
-            or self._until_sweep() == 0
+            self._claimer.may_claim_quarantined
+            or self._until_reclaim() == 0
             or any(now > before for now, before in zip(self._available(), self._left, strict=True))
         ):
             self._wake_up()
@@ -81,19 +81,19 @@ class Intake:
             # Otherwise the loss of an earlier claim, told later, would hit this one.
             await self._control.dropped(self._claims[0].request.id)
             claim = self._claims.popleft()
-            held = self._holdings.of(claim.request.id, claim.epoch)
-            if held is not None and held.end is None:
-                held.running = True
+            owned = self._owned.of(claim.request.id, claim.epoch)
+            if owned is not None and owned.end is None:
+                owned.running = True
                 return claim
-            if held is not None and held.end is not None:
-                self._outbox.end(held, Unrun.of(claim, held.end))
+            if owned is not None and owned.end is not None:
+                self._outbox.end(owned, UnrunResult.of(claim, owned.end))
             # An idle serve loop offers nothing anew, so what this one took up must be given back here.
             self._spent = max(0, self._spent - 1)
             self._wake_up()
 
-    def sweep_now(self) -> None:
+    def reclaim_now(self) -> None:
         """Another worker has given requests back."""
-        self._orphans.now()
+        self._reclaimer.now()
         self._wake_up()
 
     def stop(self) -> None:
@@ -122,11 +122,11 @@ class Intake:
             while not self._stopped:
                 self._wake = anyio.Event()
                 await self._connection.retrying("taking requests", self.pull)
-                if self.pulled or self._claimer.may_claim_a_suspect:
+                if self.pulled or self._claimer.may_claim_quarantined:
                     await self.claim()
                 else:
                     await self._until_woken()
-            self._claimer.drop_suspects()
+            self._claimer.drop_quarantined()
             tasks.cancel_scope.cancel()
 
     @property
@@ -140,16 +140,16 @@ class Intake:
         return len(self._claims)
 
     async def pull(self) -> None:
-        """Take entries as far as there is room: orphans if a sweep is due, then new ones.
+        """Take entries as far as credits allow: expired entries if a reclaim is due, then new ones.
 
         Raises ``redis.RedisError``; what was taken before that is kept.
         """
         async with self._lock:
             try:
-                if self._until_sweep() == 0 and not self._stopped:
-                    room = self._available()
-                    self._took(await self._orphans.sweep(room, self._claimer.room_for_suspects))
-                    await self._orphans.prune()
+                if self._until_reclaim() == 0 and not self._stopped:
+                    capacity = self._available()
+                    self._took(await self._reclaimer.reclaim(capacity, self._claimer.quarantine_credits))
+                    await self._reclaimer.prune()
                 if any(self._available()) and not self._stopped:
                     self._took(await self._arrivals.take(self._available()))
             except FAILURES:
@@ -158,9 +158,9 @@ class Intake:
             finally:
                 self._left = self._available()
 
-    def _took(self, held: list[Held]) -> None:
-        self._unclaimed += held
-        self._spent += len(held)
+    def _took(self, owned: list[OwnedEntry]) -> None:
+        self._unclaimed += owned
+        self._spent += len(owned)
 
     async def claim(self) -> None:
         """Claim what was pulled; repeats until Redis has decided about all of it."""
@@ -172,16 +172,16 @@ class Intake:
         self._handed_out = anyio.Event()
 
     async def _until_woken(self) -> None:
-        until_sweep = self._until_sweep()
-        with anyio.move_on_after(None if until_sweep is None else max(0.01, until_sweep)):
+        until_reclaim = self._until_reclaim()
+        with anyio.move_on_after(None if until_reclaim is None else max(0.01, until_reclaim)):
             await self._wake.wait()
 
-    def _until_sweep(self) -> float | None:
-        """Seconds; None while there is no room."""
-        return self._orphans.seconds_until_due(self._available(), self._claimer.room_for_suspects)
+    def _until_reclaim(self) -> float | None:
+        """Seconds; None without credits."""
+        return self._reclaimer.seconds_until_due(self._available(), self._claimer.quarantine_credits)
 
-    def _available(self) -> Room:
-        high, normal, low = (max(0, room - self._spent) for room in self._room)
+    def _available(self) -> Credits:
+        high, normal, low = (max(0, number - self._spent) for number in self._credits)
         return high, normal, low
 
     def _wake_up(self) -> None:

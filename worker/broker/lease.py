@@ -13,7 +13,7 @@ from ...clients.protocol import GROUP
 from .clock import Clock
 from .connection import FAILURES, Connection, error_kind, is_transient
 from .contact import Contact
-from .entries import Held, Holdings
+from .entries import OwnedEntries, OwnedEntry
 from .put_back import put_back
 from .scripts import EXCUSE, HEARTBEAT
 from .settings import BrokerSettings, milliseconds
@@ -31,11 +31,11 @@ _TICK: Final = 1 / 24
 
 
 class Leases:
-    """Renews the leases of held entries, and this worker's record, every third of a lease.
+    """Renews the leases of owned entries, and this worker's record, every third of a lease.
 
     ``record`` gives the record's fields. While ``progressing`` says no, nothing is renewed, so that others
     take the requests over: an engine that hangs must not keep them. ``on_lost`` is told of entries that have
-    gone to another worker; ``on_renewed`` is called after each renewal, with the number of strays: entries
+    gone to another worker; ``on_renewed`` is called after each renewal, with the number of untracked: entries
     that this consumer owned without holding them, now free to be taken over; and whether ``contact`` has
     begun anew.
     """
@@ -44,7 +44,7 @@ class Leases:
         self,
         settings: BrokerSettings,
         connection: Connection,
-        holdings: Holdings,
+        owned_entries: OwnedEntries,
         clock: Clock,
         contact: Contact,
         consumer: str,
@@ -52,12 +52,12 @@ class Leases:
         lock: anyio.Lock,
         record: Callable[[], Record],
         progressing: Callable[[], bool],
-        on_lost: Callable[[Held], None],
+        on_lost: Callable[[OwnedEntry], None],
         on_renewed: Callable[[int, bool], None],
     ) -> None:
         self._settings = settings
         self._connection = connection
-        self._holdings = holdings
+        self._owned = owned_entries
         self._clock = clock
         self._contact = contact
         self._consumer = consumer
@@ -81,13 +81,13 @@ class Leases:
     def renew_now(self) -> None:
         self._kick.set()
 
-    def excuse(self, held: Held) -> None:
+    def excuse(self, owned: OwnedEntry) -> None:
         """Another worker has this claim's entry. If that is because Redis could not be reached, see to it
         that the attempt is not charged: this worker did not fall silent over the request.
         """
         cut_off = self._hindered or time.monotonic() - self._cut_off_until < self._settings.lease
-        if held.request_id is not None and cut_off:
-            self._excuses[held.request_id] = held.epoch
+        if owned.request_id is not None and cut_off:
+            self._excuses[owned.request_id] = owned.epoch
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -105,8 +105,8 @@ class Leases:
                 await self._send_excuses()
             elif not stalled:
                 stalled = True
-                held = len(self._holdings.entries)
-                log.error("the engine makes no progress: the leases of %d requests are left to expire", held)
+                owned = len(self._owned.entries)
+                log.error("the engine makes no progress: the leases of %d requests are left to expire", owned)
             with anyio.move_on_after(self._settings.lease / 3):
                 await self._kick.wait()
 
@@ -117,7 +117,7 @@ class Leases:
             return
         self._trying = True
         try:
-            now, strays, missing = await self._beat(self._record())
+            now, untracked, missing = await self._beat(self._record())
         except FAILURES as error:
             # A time limit also ends where this process stood still; what it waited for is counted anyway.
             self._refused |= error_kind(error) != "timeout"
@@ -127,7 +127,7 @@ class Leases:
         if hindered:
             self._cut_off_until = self.renewed_at
         self._trying, self._refused, self._waited = False, False, 0.0
-        self._on_renewed(strays, self._contact.note(now, hindered=hindered))
+        self._on_renewed(untracked, self._contact.note(now, hindered=hindered))
         if missing:
             await self._put_back(missing)
 
@@ -171,20 +171,20 @@ class Leases:
             if settled and self._excuses.get(name) == epoch:
                 del self._excuses[name]
 
-    async def _put_back(self, missing: list[Held]) -> None:
+    async def _put_back(self, missing: list[OwnedEntry]) -> None:
         """What fails is missing at the next renewal still."""
         async with self._lock:
             try:
-                await put_back(self._settings, self._connection, self._holdings, self._consumer, missing)
+                await put_back(self._settings, self._connection, self._owned, self._consumer, missing)
             except FAILURES as error:
                 self._connection.report("putting entries back", error)
 
-    async def _beat(self, record: Record) -> tuple[int, int, list[Held]]:
-        """Redis's time in milliseconds, the number of strays, and what was deleted from the queue."""
+    async def _beat(self, record: Record) -> tuple[int, int, list[OwnedEntry]]:
+        """Redis's time in milliseconds, the number of untracked, and what was deleted from the queue."""
         async with self._lock:
-            held: defaultdict[int, list[str]] = defaultdict(list)
-            for stream, entry_id in self._holdings.entries:
-                held[stream].append(entry_id)
+            owned: defaultdict[int, list[str]] = defaultdict(list)
+            for stream, entry_id in self._owned.entries:
+                owned[stream].append(entry_id)
             fields = [part for field in record.items() for part in field]
             arguments: list[str | float] = [
                 GROUP,
@@ -195,17 +195,17 @@ class Leases:
                 *fields,
             ]
             for stream in range(len(self._keys) - 1):
-                arguments += [len(held[stream]), *held[stream]]
+                arguments += [len(owned[stream]), *owned[stream]]
             reply: list[Any] = await self._connection.run(HEARTBEAT, self._keys, arguments)
-            now, lost, strays, gone = reply
-            self._clock.told(now)
+            now, lost, untracked, gone = reply
+            self._clock.sync(now)
             for stream, entry_id in lost:
-                entry = self._holdings.entries.get((stream - 1, entry_id.decode()))
+                entry = self._owned.entries.get((stream - 1, entry_id.decode()))
                 if entry is not None:
                     self._on_lost(entry)
             missing = [
                 entry
                 for stream, entry_id in gone
-                if (entry := self._holdings.entries.get((stream - 1, entry_id.decode()))) is not None
+                if (entry := self._owned.entries.get((stream - 1, entry_id.decode()))) is not None
             ]
-        return now, strays, missing
+        return now, untracked, missing

@@ -5,10 +5,10 @@ from typing import Literal
 
 from ...clients.protocol import GROUP, LANES, PRIORITIES, Delta, Done, ErrorInfo, Usage, encode_event
 from .connection import Call
-from .entries import Held
+from .entries import OwnedEntry
 from .output import Output
-from .results import Ending
-from .scripts import FINISH, SETTLE
+from .results import Result
+from .scripts import ACK, FINISH
 from .settings import BrokerSettings, milliseconds
 
 _LONGEST_UNREADABLE = 64 << 10
@@ -17,11 +17,11 @@ _LONGEST_UNREADABLE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Of one request: an ``event``, which has ``count`` tokens after ``seq``, or a question how it stands,
-    without an event; or an end or a settlement, which is a ``call``. ``size`` is that of events in it."""
+    """Of one request: an ``event``, which has ``count`` tokens after ``seq``, or a probe of how it stands,
+    without an event; or an end or an ack, which is a ``call``. ``size`` is that of events in it."""
 
-    kind: Literal["event", "question", "end", "settlement"]
-    held: Held
+    kind: Literal["event", "probe", "end", "ack"]
+    owned: OwnedEntry
     seq: int = 0
     count: int = 0
     size: int = 0
@@ -29,38 +29,40 @@ class Message:
     call: Call | None = None
 
 
-def next_message(settings: BrokerSettings, consumer: str, held: Held, output: Output) -> Message | None:
+def next_message(
+    settings: BrokerSettings, consumer: str, owned: OwnedEntry, output: Output
+) -> Message | None:
     """The request's end if it has come, else its new output, if any."""
     if output.ending is not None:
-        return _end(settings, consumer, held, output, output.ending)
-    event = output.next_event(held.epoch)
+        return _end(settings, consumer, owned, output, output.ending)
+    event = output.next_event(owned.epoch)
     if event is None:
         return None
     data = encode_event(event)
-    return Message("event", held, event.seq, len(event.tokens), len(data), data)
+    return Message("event", owned, event.seq, len(event.tokens), len(data), data)
 
 
-def question(held: Held, output: Output) -> Message:
+def probe(owned: OwnedEntry, output: Output) -> Message:
     """Does the claim stand, is it to be cancelled, and is the log as long as it was?"""
-    return Message("question", held, output.logged)
+    return Message("probe", owned, output.logged)
 
 
-def settlement(settings: BrokerSettings, held: Held) -> Message:
+def ack(settings: BrokerSettings, owned: OwnedEntry) -> Message:
     """Take the entry off its queue, leaving a dead letter where one is due."""
-    body = (held.body or b"") if held.dead else b""
-    if held.request_id is None:
+    body = (owned.body or b"") if owned.dead else b""
+    if owned.request_id is None:
         body = body[:_LONGEST_UNREADABLE]
     keys = settings.keys
-    touched = [queue_of(settings, held), keys.dead(settings.model)]
-    if held.request_id is not None and not settings.clustered:
-        touched.append(keys.request(held.request_id))
-    arguments = [GROUP, held.entry.id, held.dead, held.entry.deliveries, body, settings.dead_letters]
-    return Message("settlement", held, call=SETTLE.call(touched, arguments))
+    touched = [queue_of(settings, owned), keys.dead(settings.model)]
+    if owned.request_id is not None and not settings.clustered:
+        touched.append(keys.request(owned.request_id))
+    arguments = [GROUP, owned.entry.id, owned.dead, owned.entry.deliveries, body, settings.dead_letters]
+    return Message("ack", owned, call=ACK.call(touched, arguments))
 
 
-def queue_of(settings: BrokerSettings, held: Held) -> str:
+def queue_of(settings: BrokerSettings, owned: OwnedEntry) -> str:
     """The stream that the entry is on."""
-    return queue_at(settings, held.entry.stream)
+    return queue_at(settings, owned.entry.stream)
 
 
 def queue_at(settings: BrokerSettings, stream: int) -> str:
@@ -69,33 +71,35 @@ def queue_at(settings: BrokerSettings, stream: int) -> str:
     return settings.keys.queue(settings.model, PRIORITIES[priority], lane)
 
 
-def keys_of(settings: BrokerSettings, held: Held) -> list[str]:
+def keys_of(settings: BrokerSettings, owned: OwnedEntry) -> list[str]:
     """Of a claimed request: its hash, its event log and its channel."""
-    if held.request_id is None:
+    if owned.request_id is None:
         raise ValueError("an entry without a request id has no keys")
     keys = settings.keys
-    return [keys.request(held.request_id), keys.events(held.request_id), keys.channel(held.request_id)]
+    return [keys.request(owned.request_id), keys.events(owned.request_id), keys.channel(owned.request_id)]
 
 
-def _end(settings: BrokerSettings, consumer: str, held: Held, output: Output, ending: Ending) -> Message:
+def _end(
+    settings: BrokerSettings, consumer: str, owned: OwnedEntry, output: Output, ending: Result
+) -> Message:
     total = len(ending.tokens)
     error = None
     if ending.error_code is not None:
         error = ErrorInfo(ending.error_code, ending.error_message or ending.error_code)
     done = Done(
         seq=total,
-        epoch=held.epoch,
+        epoch=owned.epoch,
         finish_reason=ending.reason,
         usage=Usage(ending.prompt_tokens, total, ending.cached_tokens),
-        metadata=held.metadata,
+        metadata=owned.metadata,
         error=error,
     )
-    whole, rest = _encoded(output.whole(held.epoch)), _encoded(output.rest(held.epoch))
+    whole, rest = _encoded(output.whole(owned.epoch)), _encoded(output.rest(owned.epoch))
     last = encode_event(done)
     ttl = milliseconds(settings.result_ttl)
-    about = [ending.reason, ttl, settings.publish, held.dead]
-    call = FINISH.call(keys_of(settings, held), [held.epoch, consumer, total, whole, rest, last, *about])
-    return Message("end", held, total, size=len(whole) + len(rest) + len(last), call=call)
+    about = [ending.reason, ttl, settings.publish, owned.dead]
+    call = FINISH.call(keys_of(settings, owned), [owned.epoch, consumer, total, whole, rest, last, *about])
+    return Message("end", owned, total, size=len(whole) + len(rest) + len(last), call=call)
 
 
 def _encoded(event: Delta | None) -> bytes:

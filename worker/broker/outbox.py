@@ -15,11 +15,11 @@ import anyio
 from ...clients.protocol import LANES
 from ..logs import about
 from .connection import FAILURES, Backoff, Call, Connection, is_transient
-from .entries import Held, Holdings
-from .messages import Message, next_message, question, settlement
+from .entries import OwnedEntries, OwnedEntry
+from .messages import Message, ack, next_message, probe
 from .output import Output
-from .parcels import parcels
-from .results import Ending, NewTokens
+from .results import NewTokens, Result
+from .script_batch import script_batches
 from .settings import SERVICE_TTL, BrokerSettings, milliseconds
 
 log = logging.getLogger(__name__)
@@ -41,23 +41,23 @@ class Outbox:
         self,
         settings: BrokerSettings,
         connection: Connection,
-        holdings: Holdings,
+        owned_entries: OwnedEntries,
         consumer: str,
         *,
-        on_lost: Callable[[Held], None],
-        on_cancel: Callable[[Held], None],
+        on_lost: Callable[[OwnedEntry], None],
+        on_cancel: Callable[[OwnedEntry], None],
     ) -> None:
         self._settings = settings
         self._connection = connection
         self._counters = connection.counters
-        self._holdings = holdings
+        self._owned = owned_entries
         self._consumer = consumer
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         # Dictionaries as ordered sets: what has waited longest goes first.
-        self._unlogged: dict[Held, None] = {}
-        self._asking: dict[Held, None] = {}
-        self._settling: dict[Held, None] = {}
+        self._unlogged: dict[OwnedEntry, None] = {}
+        self._probing: dict[OwnedEntry, None] = {}
+        self._acking: dict[OwnedEntry, None] = {}
         self._service: Counter[int] = Counter()
         self._sending = False
         self._wake = anyio.Event()
@@ -75,61 +75,68 @@ class Outbox:
 
     async def flushed(self) -> None:
         """Wait until Redis has confirmed everything put so far, and ended requests are off their queues."""
-        while self._unlogged or self._settling or self._sending:
+        while self._unlogged or self._acking or self._sending:
             await self._progress.wait()
 
-    def put(self, deltas: Iterable[NewTokens], endings: Iterable[Ending]) -> None:
+    def put(self, deltas: Iterable[NewTokens], endings: Iterable[Result]) -> None:
         """Take the results of one engine step; those of claims that the serve loop does not have are dropped.
 
         A claim whose delta does not continue what came before is given up, to be taken over after the lease:
         its log is right so far, and nobody else's request is at stake.
         """
         for new in deltas:
-            held = self._holdings.of(new.sequence_id, new.epoch)
-            if held is not None and held.running and held.output is not None and held.output.ending is None:
-                before, known = held.output.unlogged_bytes, held.output.known
+            owned = self._owned.of(new.sequence_id, new.epoch)
+            if (
+                owned is not None
+                and owned.running
+                and owned.output is not None
+                and owned.output.ending is None
+            ):
+                before, known = owned.output.unlogged_bytes, owned.output.known
                 try:
-                    held.output.append(new)
+                    owned.output.append(new)
                 except ValueError as error:
-                    about(log, held.request_id).error("claim given up after an inconsistent delta: %s", error)
-                    self._lose(held)
+                    about(log, owned.request_id).error(
+                        "claim given up after an inconsistent delta: %s", error
+                    )
+                    self._lose(owned)
                     continue
-                self._service[held.entry.stream % LANES] += OUTPUT_WEIGHT * (held.output.known - known)
-                self._changed(held, held.output.unlogged_bytes - before)
+                self._service[owned.entry.stream % LANES] += OUTPUT_WEIGHT * (owned.output.known - known)
+                self._changed(owned, owned.output.unlogged_bytes - before)
         for ending in endings:
-            held = self._holdings.of(ending.sequence_id, ending.epoch)
-            if held is not None and held.running:
+            owned = self._owned.of(ending.sequence_id, ending.epoch)
+            if owned is not None and owned.running:
                 if ending.prompt_tokens:
-                    self._service[held.entry.stream % LANES] += ending.prompt_tokens - held.entry.charge
-                self.end(held, ending)
+                    self._service[owned.entry.stream % LANES] += ending.prompt_tokens - owned.entry.charge
+                self.end(owned, ending)
 
-    def end(self, held: Held, ending: Ending) -> None:
+    def end(self, owned: OwnedEntry, ending: Result) -> None:
         """End a claimed request, unless it has ended."""
-        if held.output is not None and held.output.ending is None:
-            before = held.output.unlogged_bytes
-            held.output.ending = ending
-            self._changed(held, held.output.unlogged_bytes - before)
+        if owned.output is not None and owned.output.ending is None:
+            before = owned.output.unlogged_bytes
+            owned.output.ending = ending
+            self._changed(owned, owned.output.unlogged_bytes - before)
 
-    def settle(self, held: Held) -> None:
+    def ack(self, owned: OwnedEntry) -> None:
         """Take an entry off its queue: its request has ended, or there is none to be read."""
-        held.ended = True
-        self._settling[held] = None
+        owned.ended = True
+        self._acking[owned] = None
         self._wake.set()
 
-    def ask(self) -> None:
+    def probe(self) -> None:
         """Find out how every claim stands: lost, to be cancelled, or with less of its log than it had."""
-        for held in self._holdings.requests.values():
-            if not (held.ended or held.leaving):
-                self._asking[held] = None
+        for owned in self._owned.requests.values():
+            if not (owned.ended or owned.leaving):
+                self._probing[owned] = None
         self._wake.set()
 
-    def forget(self, held: Held) -> None:
+    def forget(self, owned: OwnedEntry) -> None:
         """Let go of an entry; what waits for it will not be delivered."""
-        if held in self._unlogged and held.output is not None:
-            self._counters.outbox_bytes -= held.output.unlogged_bytes
-        for waiting in (self._unlogged, self._asking, self._settling):
-            waiting.pop(held, None)
-        self._holdings.forget(held)
+        if owned in self._unlogged and owned.output is not None:
+            self._counters.outbox_bytes -= owned.output.unlogged_bytes
+        for waiting in (self._unlogged, self._probing, self._acking):
+            waiting.pop(owned, None)
+        self._owned.forget(owned)
         self._tell_progress()
 
     async def run(self) -> None:
@@ -137,7 +144,7 @@ class Outbox:
         backoff = Backoff()
         failing = False
         while True:
-            if not (self._unlogged or self._asking or self._settling or self._service):
+            if not (self._unlogged or self._probing or self._acking or self._service):
                 await self._wake.wait()
             self._wake = anyio.Event()
             try:
@@ -162,98 +169,102 @@ class Outbox:
         messages = self._gather()
         self._sending = True
         try:
-            answers = await self._send(messages)
+            replies = await self._send(messages)
         except FAILURES:
-            self._doubt_ends()
+            self._resend_finishes()
             raise
         finally:
             self._sending = False
         failure = None
-        for message, reply in answers:
+        for message, reply in replies:
             if isinstance(reply, Exception) and is_transient(reply):
                 failure = reply
             elif isinstance(reply, Exception):
-                about(log, message.held.request_id).error("write refused by Redis, claim given up: %s", reply)
-                self._lose(message.held)
-            elif message.kind == "settlement":
-                self._settled(message.held, int(reply))
+                about(log, message.owned.request_id).error(
+                    "write refused by Redis, claim given up: %s", reply
+                )
+                self._lose(message.owned)
+            elif message.kind == "ack":
+                self._acked(message.owned, int(reply))
             else:
-                self._answered(message, reply)
+                self._replied(message, reply)
         if failure is not None:
-            self._doubt_ends()
+            self._resend_finishes()
         return failure
 
     async def _send(self, messages: list[Message]) -> list[tuple[Message, Any]]:
         """Each message's reply, which may be an error."""
-        answers: list[tuple[Message, Any]] = []
+        delivered: list[tuple[Message, Any]] = []
         refused: list[Message] = []
-        sent = parcels(self._settings, self._consumer, messages)
-        replies = await self._connection.batch([*(parcel.call for parcel in sent), *self._service_calls()])
-        for parcel, reply in zip(sent, replies, strict=False):  # nobody waits for service to be counted
-            if len(parcel.messages) > 1 and isinstance(reply, Exception) and not is_transient(reply):
-                refused += parcel.messages
+        sent = script_batches(self._settings, self._consumer, messages)
+        replies = await self._connection.batch(
+            [*(script_batch.call for script_batch in sent), *self._service_calls()]
+        )
+        for script_batch, reply in zip(sent, replies, strict=False):  # nobody waits for service to be counted
+            if len(script_batch.messages) > 1 and isinstance(reply, Exception) and not is_transient(reply):
+                refused += script_batch.messages
             else:
-                answers += parcel.answers(reply)
+                delivered += script_batch.replies(reply)
         if refused:
-            # One of them is why. Those before it in its parcel may be written already: they are repetitions.
-            sent = parcels(self._settings, self._consumer, refused, alone=True)
-            replies = await self._connection.batch([parcel.call for parcel in sent])
-            for parcel, reply in zip(sent, replies, strict=True):
-                answers += parcel.answers(reply)
-        return answers
+            # One of them is why. Those before it in its batch may be written already: they are repetitions.
+            sent = script_batches(self._settings, self._consumer, refused, alone=True)
+            replies = await self._connection.batch([script_batch.call for script_batch in sent])
+            for script_batch, reply in zip(sent, replies, strict=True):
+                delivered += script_batch.replies(reply)
+        return delivered
 
-    def _settled(self, held: Held, answer: int) -> None:
+    def _acked(self, owned: OwnedEntry, answer: int) -> None:
         if answer >= 0:
-            self._counters.dead_letters += bool(held.dead) and answer
-            self.forget(held)
-        elif held.output is not None and held.output.ending is not None:
-            about(log, held.request_id).warning("Redis lost its done event; resending")
+            self._counters.dead_letters += bool(owned.dead) and answer
+            self.forget(owned)
+        elif owned.output is not None and owned.output.ending is not None:
+            about(log, owned.request_id).warning("Redis lost its done event; resending")
             self._counters.relogged += 1
-            self._send_end_again(held)
+            self._resend_finish(owned)
         else:
-            # Another worker's end is gone. The entry is a stray now, and will be claimed again.
-            about(log, held.request_id).warning(
+            # Another worker's end is gone. The entry is untracked now, and will be claimed again.
+            about(log, owned.request_id).warning(
                 "Redis lost the done event that another worker had written; it will be claimed again"
             )
-            self.forget(held)
+            self.forget(owned)
 
-    def _doubt_ends(self) -> None:
+    def _resend_finishes(self) -> None:
         """In a cluster no script sees a request and its entry, so after a failure ends are sent once more.
 
         The node of the one may have come back without its last second, and not that of the other.
         """
         if self._settings.clustered:
-            for held in list(self._settling):
-                if held.output is not None and held.output.ending is not None:
-                    self._send_end_again(held)
+            for owned in list(self._acking):
+                if owned.output is not None and owned.output.ending is not None:
+                    self._resend_finish(owned)
 
-    def _send_end_again(self, held: Held) -> None:
-        del self._settling[held]
-        held.ended = False
-        self._unlogged[held] = None
+    def _resend_finish(self, owned: OwnedEntry) -> None:
+        del self._acking[owned]
+        owned.ended = False
+        self._unlogged[owned] = None
 
     def _gather(self) -> list[Message]:
         messages: list[Message] = []
         size = 0
-        for held in list(self._unlogged):
-            output = held.output
+        for owned in list(self._unlogged):
+            output = owned.output
             message = (
-                next_message(self._settings, self._consumer, held, output) if output is not None else None
+                next_message(self._settings, self._consumer, owned, output) if output is not None else None
             )
             if message is None:
-                del self._unlogged[held]
+                del self._unlogged[owned]
                 continue
             messages.append(message)
             size += message.size
             if size > _LONGEST_FLUSH:
                 break
-        answered_anyway = {message.held for message in messages}
+        answered_anyway = {message.owned for message in messages}
         messages += [
-            question(held, held.output)
-            for held in self._asking
-            if held.output is not None and held not in answered_anyway
+            probe(owned, owned.output)
+            for owned in self._probing
+            if owned.output is not None and owned not in answered_anyway
         ]
-        return messages + [settlement(self._settings, held) for held in self._settling]
+        return messages + [ack(self._settings, owned) for owned in self._acking]
 
     def _service_calls(self) -> list[Call]:
         service, self._service = self._service, Counter()
@@ -261,38 +272,38 @@ class Outbox:
         calls: list[Call] = [("HINCRBY", key, lane, tokens) for lane, tokens in service.items() if tokens]
         return [*calls, ("PEXPIRE", key, milliseconds(SERVICE_TTL))] if calls else []
 
-    def _answered(self, message: Message, reply: list[bytes]) -> None:
-        held = message.held
-        self._asking.pop(held, None)
-        let_go = held.leaving or self._holdings.requests.get(held.request_id or "") is not held
-        if held.output is None or let_go:
+    def _replied(self, message: Message, reply: list[bytes]) -> None:
+        owned = message.owned
+        self._probing.pop(owned, None)
+        let_go = owned.leaving or self._owned.requests.get(owned.request_id or "") is not owned
+        if owned.output is None or let_go:
             return  # let go while the call was under way
         if reply[0] == b"lost":
-            _explain_loss(held, status=reply[1].decode(), epoch=reply[2].decode())
-            held.superseded = True
-            self._lose(held)
+            _explain_loss(owned, status=reply[1].decode(), epoch=reply[2].decode())
+            owned.superseded = True
+            self._lose(owned)
         elif message.kind == "end":
-            if held.output.ending is not None:
-                self._counters.finished[held.output.ending.reason] += 1
-            self._unlogged.pop(held, None)
-            self.settle(held)
-        elif self._confirm(message, held.output, int(reply[1])) and reply[2]:
-            self._on_cancel(held)
+            if owned.output.ending is not None:
+                self._counters.finished[owned.output.ending.reason] += 1
+            self._unlogged.pop(owned, None)
+            self.ack(owned)
+        elif self._confirm(message, owned.output, int(reply[1])) and reply[2]:
+            self._on_cancel(owned)
 
     def _confirm(self, message: Message, output: Output, logged: int) -> bool:
-        held = message.held
+        owned = message.owned
         if not output.confirm(logged):
             log.error(
                 "request %s: its log has %d tokens, which this worker never wrote; dropped",
-                held.request_id,
+                owned.request_id,
                 logged,
             )
-            self._lose(held)
+            self._lose(owned)
             return False
         if logged < message.seq:
             log.warning(
                 "request %s: Redis has lost its tokens from %d to %d; sending them again",
-                held.request_id,
+                owned.request_id,
                 logged,
                 message.seq,
             )
@@ -301,23 +312,23 @@ class Outbox:
             self._counters.tokens_logged += logged - message.seq
             self._counters.bytes_logged += message.size
         if output.known > logged or output.ending is not None:
-            self._unlogged[held] = None
+            self._unlogged[owned] = None
         else:
-            self._unlogged.pop(held, None)
+            self._unlogged.pop(owned, None)
         return True
 
-    def _lose(self, held: Held) -> None:
+    def _lose(self, owned: OwnedEntry) -> None:
         self._counters.lost_claims += 1
-        self.forget(held)
-        self._on_lost(held)
+        self.forget(owned)
+        self._on_lost(owned)
 
-    def _changed(self, held: Held, added: int) -> None:
-        self._unlogged[held] = None
+    def _changed(self, owned: OwnedEntry, added: int) -> None:
+        self._unlogged[owned] = None
         self._counters.outbox_bytes += added
         self._wake.set()
 
     def _report_progress(self) -> None:
-        waiting = (held.output.unlogged_bytes for held in self._unlogged if held.output is not None)
+        waiting = (owned.output.unlogged_bytes for owned in self._unlogged if owned.output is not None)
         self._counters.outbox_bytes = sum(waiting)
         self._tell_progress()
 
@@ -326,12 +337,12 @@ class Outbox:
         self._progress = anyio.Event()
 
 
-def _explain_loss(held: Held, *, status: str, epoch: str) -> None:
+def _explain_loss(owned: OwnedEntry, *, status: str, epoch: str) -> None:
     if not status:
-        about(log, held.request_id).error("state lost from Redis; sequence dropped")
+        about(log, owned.request_id).error("state lost from Redis; sequence dropped")
     elif status == "running":
-        about(log, held.request_id).warning(
-            "lease lost to another worker, epoch %s > %d; sequence dropped", epoch, held.epoch
+        about(log, owned.request_id).warning(
+            "lease lost to another worker, epoch %s > %d; sequence dropped", epoch, owned.epoch
         )
     else:
-        about(log, held.request_id).warning("already %s by another worker; sequence dropped", status)
+        about(log, owned.request_id).warning("already %s by another worker; sequence dropped", status)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from io import StringIO
 
 from ...clients.protocol import Delta, TokenLogprobs
-from .results import Ending, NewTokens
+from .results import NewTokens, Result
 
 
 class Output:
@@ -19,7 +19,7 @@ class Output:
     def __init__(self, tokens: int = 0, characters: int = 0) -> None:
         self.logged = tokens
         """Output tokens that the log has, as far as Redis has said."""
-        self.ending: Ending | None = None
+        self.ending: Result | None = None
         self._first = tokens
         self._first_character = characters
         self._tokens: list[int] = []
@@ -122,7 +122,7 @@ class Output:
         return self._cut_characters[bisect_left(self._cuts, tokens)]
 
 
-def _required(ending: Ending | None) -> Ending:
+def _required(ending: Result | None) -> Result:
     if ending is None:
         raise ValueError("the request has not ended")
     return ending

@@ -28,7 +28,7 @@ class NewTokens(Protocol):
     def logprobs(self) -> Sequence[TokenLogprobs] | None: ...
 
 
-class Ending(Protocol):
+class Result(Protocol):
     """A sequence that ended, with all of its output, that of earlier epochs included."""
 
     @property

@@ -12,7 +12,7 @@ import anyio
 
 from ..logs import about
 from .connection import FAILURES, Connection
-from .entries import Holdings
+from .entries import OwnedEntries
 from .scripts import DISOWN, ON_QUEUE
 from .settings import WORKER_NAME, BrokerSettings
 
@@ -26,16 +26,16 @@ _ENTRY: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}\Z")
 class Search:
     """Looks for the entries of requests that were asked for, every third of a lease."""
 
-    def __init__(self, settings: BrokerSettings, connection: Connection, holdings: Holdings) -> None:
+    def __init__(self, settings: BrokerSettings, connection: Connection, owned_entries: OwnedEntries) -> None:
         self._settings = settings
         self._connection = connection
-        self._holdings = holdings
+        self._owned = owned_entries
         self._queues = settings.keys.queues(settings.model)
         self._asked: set[str] = set()
 
-    def ask(self, request_id: str) -> None:
+    def probe(self, request_id: str) -> None:
         """Look for the entry of this request soon, unless it is in this worker's hands."""
-        if len(self._asked) < _MOST and request_id not in self._holdings.requests:
+        if len(self._asked) < _MOST and request_id not in self._owned.requests:
             self._asked.add(request_id)
 
     async def run(self) -> None:

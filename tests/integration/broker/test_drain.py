@@ -44,7 +44,7 @@ async def test_requests_handed_back_go_on_elsewhere_without_waiting_for_the_leas
             await leaving_broker.outbox.flushed()
             assert await leaving_broker.hand_back() == 3
             life.cancel_scope.cancel()
-        assert leaving_broker.held == 0
+        assert leaving_broker.num_owned == 0
         assert not redis_client.exists(KEYS.worker(MODEL, "leaving"))
         await until(lambda: queue_is_empty(redis_client))
         tasks.cancel_scope.cancel()

@@ -124,7 +124,7 @@ async def test_a_server_that_lost_everything_ends_requests_in_the_log_and_the_wo
         redis_client.flushall()
         redis_client.script_flush()
         await until(lambda: not worker.engine.running)
-        assert broker.held == 0
+        assert broker.num_owned == 0
         assert [record.message for record in caplog.records if "lost" in record.message] == [
             "request lost: state lost from Redis; sequence dropped"
         ]

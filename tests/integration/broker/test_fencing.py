@@ -72,7 +72,7 @@ async def test_a_paused_worker_that_comes_back_writes_nothing_and_drops_the_requ
         assert redis_client.xrange(KEYS.events("a")) == before
         interrupts = paused_broker.control.take()
         assert (interrupts.drop, interrupts.end) == ({"a": 1}, {})
-        assert paused_broker.held == 0
+        assert paused_broker.num_owned == 0
         tasks.cancel_scope.cancel()
 
 

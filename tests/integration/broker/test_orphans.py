@@ -78,7 +78,7 @@ async def test_a_sweep_takes_no_more_than_there_is_room_for_and_reaches_every_or
     async with open_broker(settings(redis_url, lease=600)) as broker, anyio.create_task_group() as tasks:
         worker = CountingWorker(broker, CountingEngine(capacity=2))
         tasks.start_soon(worker.serve)
-        await until(lambda: len(worker.seen) == 60 and broker.held == 0)
+        await until(lambda: len(worker.seen) == 60 and broker.num_owned == 0)
         tasks.cancel_scope.cancel()
     assert worker.most_running <= 2
     assert [claim.request.id for claim in worker.seen] == names[60:]

@@ -20,7 +20,7 @@ from stepped_worker import SteppedConnection
 
 from headrace.worker.broker import Broker, Claim, open_broker
 from headrace.worker.broker.counters import Counters
-from headrace.worker.broker.entries import Unrun
+from headrace.worker.broker.entries import UnrunResult
 from headrace.worker.engine.step import Delta as NewTokens
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def test_an_entry_is_not_settled_while_its_request_has_not_ended(
     async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
         claim = await claimed(broker)
         before = redis_client.dump(KEYS.request("a"))
-        ending = Unrun("a", claim.epoch, "length", [0, 1, 2], "w0 w1 w2 ")
+        ending = UnrunResult("a", claim.epoch, "length", [0, 1, 2], "w0 w1 w2 ")
         broker.outbox.put([], [ending])
         assert await broker.outbox.flush() is None
         assert state_of(redis_client, "a")["status"] == "finished"
@@ -58,7 +58,7 @@ async def test_an_entry_whose_state_is_gone_too_is_not_settled(
     enqueue(redis_client, "a", max_tokens=8)
     async with open_broker(settings(redis_url)) as broker, anyio.create_task_group() as tasks:
         claim = await claimed(broker)
-        broker.outbox.put([], [Unrun("a", claim.epoch, "length", [0], "w")])
+        broker.outbox.put([], [UnrunResult("a", claim.epoch, "length", [0], "w")])
         assert await broker.outbox.flush() is None
         redis_client.delete(KEYS.request("a"), KEYS.events("a"))
         assert await broker.outbox.flush() is None
@@ -83,7 +83,7 @@ async def test_an_entry_that_the_server_has_forgotten_is_not_claimed(
         redis_client.delete(queue)
         redis_client.xgroup_destroy(other, "workers")
         await broker.intake.claim()
-        assert (broker.intake.ready, broker.held) == (0, 0)
+        assert (broker.intake.ready, broker.num_owned) == (0, 0)
     assert not redis_client.exists(KEYS.request("forgotten"), KEYS.request("undelivered"))
     assert redis_client.xlen(other) == 1
 
@@ -110,7 +110,7 @@ async def test_of_two_workers_in_one_epoch_only_the_one_that_redis_knows_writes(
         assert log_of(redis_client, "a") == []
         first.intake.stop()
         tasks.start_soon(second.outbox.run)
-        second.outbox.put([], [Unrun("a", 1, "length", [0, 1], word(0) + word(1))])
+        second.outbox.put([], [UnrunResult("a", 1, "length", [0, 1], word(0) + word(1))])
         await until(lambda: queue_is_empty(redis_client))
         tasks.cancel_scope.cancel()
     assert [type(event).__name__ for event in log_of(redis_client, "a")] == ["Delta", "Done"]
@@ -127,7 +127,7 @@ async def test_in_a_cluster_an_end_is_told_again_after_a_failure_before_its_entr
     broker = Broker(configuration, connection, record=dict, progressing=lambda: True)
     claim = await claimed(broker)
     before = redis_client.dump(KEYS.request("a"))
-    broker.outbox.put([], [Unrun("a", claim.epoch, "length", [0], word(0))])
+    broker.outbox.put([], [UnrunResult("a", claim.epoch, "length", [0], word(0))])
     assert await broker.outbox.flush() is None
     redis_client.restore(KEYS.request("a"), 60_000, before, replace=True)
     connection.fault = "request lost"

@@ -9,7 +9,7 @@ import redis
 from counting_worker import KEYS, log_of, state_of
 
 from headrace.clients.protocol import Delta, Done, Usage, encode_event
-from headrace.worker.broker.scripts import EMIT, FINISH, RELEASE, SETTLE
+from headrace.worker.broker.scripts import ACK, EMIT, FINISH, RELEASE
 
 NAMES = [KEYS.request("a"), KEYS.events("a"), KEYS.channel("a")]
 TTL = 60_000
@@ -159,7 +159,7 @@ def test_a_settlement_repeated_leaves_one_dead_letter(redis_client: redis.Redis)
     entry = redis_client.xadd(queue, {"r": b"body"})
     redis_client.xreadgroup("workers", "c", {queue: ">"})
     arguments = ["workers", entry, "why", 3, b"body", 1000]
-    assert [redis_client.eval(SETTLE.text, 2, queue, dead, *arguments) for _ in range(2)] == [1, 0]
+    assert [redis_client.eval(ACK.text, 2, queue, dead, *arguments) for _ in range(2)] == [1, 0]
     assert (redis_client.xlen(queue), redis_client.xpending(queue, "workers")["pending"]) == (0, 0)
     ((_, letter),) = redis_client.xrange(dead)
     assert letter == {b"r": b"body", b"error": b"why", b"attempts": b"3"}

@@ -296,6 +296,6 @@ async def test_an_entry_that_somebody_trimmed_is_put_back(cluster: ThreeMasters)
             tasks.start_soon(worker.serve)
             assert (await handle.result()).tokens == list(range(20))
             assert (await again.result()).tokens == list(range(4))
-            await until(lambda: broker.held == 0)
+            await until(lambda: broker.num_owned == 0)
             tasks.cancel_scope.cancel()
         assert worker.engine.first_tokens == {runs: 5, waits: 0}

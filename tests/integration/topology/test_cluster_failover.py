@@ -65,7 +65,7 @@ async def test_a_primary_that_dies_is_a_pause(kind: Kind, loses: str, tmp_path: 
                 later = await client.submit("p", max_tokens=5)
                 with anyio.fail_after(60):
                     assert (await later.result()).tokens == list(range(5))
-                await until(lambda: broker.held == 0, within=60)
+                await until(lambda: broker.num_owned == 0, within=60)
                 assert broker.counters.lost_claims == 0
                 tasks.cancel_scope.cancel()
             with replica.connect() as copy:

@@ -16,6 +16,6 @@ def test_the_host_has_no_say_and_before_redis_has_told_no_moment_has_come(
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     clock = Clock()
     assert clock.now_ms() == 0
-    clock.told(1_800_000_000_000)
+    clock.sync(1_800_000_000_000)
     monkeypatch.setattr(time, "monotonic", lambda: 1002.5)
     assert clock.now_ms() == 1_800_000_002_500

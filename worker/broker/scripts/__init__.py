@@ -31,7 +31,7 @@ class Script:
 
 
 TAKE: Final = Script.read("take")
-SWEEP: Final = Script.read("sweep")
+RECLAIM: Final = Script.read("reclaim")
 PRUNE: Final = Script.read("prune")
 CLAIM: Final = Script.read("claim")
 ON_QUEUE: Final = Script.read("on_queue")
@@ -40,7 +40,7 @@ PUT_BACK: Final = Script.read("put_back")
 REPLACE: Final = Script.read("replace")
 EMIT: Final = Script.read("emit")
 FINISH: Final = Script.read("finish")
-SETTLE: Final = Script.read("settle")
+ACK: Final = Script.read("ack")
 EXCUSE: Final = Script.read("excuse")
 HEARTBEAT: Final = Script.read("heartbeat")
 PRESENCE: Final = Script.read("presence")
@@ -50,8 +50,8 @@ DEPTH: Final = Script.of(client_scripts.DEPTH.source)
 _TEXTS: Final = {
     script.digest: script.text
     for script in (
-        *(TAKE, SWEEP, PRUNE, CLAIM, ON_QUEUE, DISOWN, PUT_BACK, REPLACE),
-        *(EMIT, FINISH, SETTLE, EXCUSE),
+        *(TAKE, RECLAIM, PRUNE, CLAIM, ON_QUEUE, DISOWN, PUT_BACK, REPLACE),
+        *(EMIT, FINISH, ACK, EXCUSE),
         *(HEARTBEAT, PRESENCE, RELEASE, DEPTH),
     )
 }

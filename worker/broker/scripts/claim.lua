@@ -3,7 +3,7 @@
 -- KEYS: request hash, event log; the entry's queue stream too, where one script may touch it: on a single
 --       server, not in a cluster
 -- ARGV: queue entry id, number of its stream, times delivered, consumer, model, deadline in ms or '', TTL ms,
---       most attempts, attempts after which a request is a suspect, 1 if a suspect may be claimed, group,
+--       most attempts, attempts after which a request is quarantined, 1 if a quarantined one may be claimed, group,
 --       1 if it is no wonder that the worker before fell silent, since Redis could not be reached,
 --       an entry's place that this one may take: it is not on its queue any more
 -- Returns {verdict, now ms, ...}
@@ -14,7 +14,7 @@
 --   'duplicate', now, place or ''                another entry has ended the request, or started it: its place
 --   'stale', now                                 the entry is not this consumer's: it has gone to someone else
 --                                                since, or the server has come back without it
---   'suspect', now                               not claimed: it may be what killed its earlier workers
+--   'quarantined', now                               not claimed: it may be what killed its earlier workers
 --
 -- Field `entry` is the client's note of what it enqueued last, see also disown.lua; `claimed` is the entry that started the request,
 -- with its stream, since entries of different streams may have equal ids. A request that runs has its entry on
@@ -29,7 +29,7 @@
 local place, deliveries = ARGV[2] .. '/' .. ARGV[1], tonumber(ARGV[3])
 local consumer, model = ARGV[4], ARGV[5]
 local deadline, ttl, most = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local suspicious, suspects, group, excused = tonumber(ARGV[9]), ARGV[10] == '1', ARGV[11], ARGV[12] == '1'
+local suspicious, quarantined, group, excused = tonumber(ARGV[9]), ARGV[10] == '1', ARGV[11], ARGV[12] == '1'
 local gone = ARGV[13]
 
 local time = redis.call('TIME')
@@ -71,7 +71,7 @@ local verdict = 'run'
 if state[7] then verdict = 'cancelled'
 elseif deadline and now >= deadline then verdict = 'expired'
 elseif attempts - spared * 0.75 + (repeated and 0 or 1) > most then verdict = 'poison'
-elseif not repeated and attempts >= suspicious and not suspects then return {'suspect', now} end
+elseif not repeated and attempts >= suspicious and not quarantined then return {'quarantined', now} end
 
 if not status then redis.call('DEL', KEYS[2]) end
 if not repeated then

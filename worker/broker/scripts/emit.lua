@@ -41,9 +41,9 @@ local function emit(request, log, channel, epoch, seq, count, event)
   return {verdict, logged, cancel}
 end
 
-local answers = {}
+local replies = {}
 for number, request in ipairs(cmsgpack.unpack(ARGV[4])) do
   local first = 3 * number - 2
-  answers[number] = emit(KEYS[first], KEYS[first + 1], KEYS[first + 2], unpack(request))
+  replies[number] = emit(KEYS[first], KEYS[first + 1], KEYS[first + 2], unpack(request))
 end
-return cmsgpack.pack(answers)
+return cmsgpack.pack(replies)

@@ -2,12 +2,12 @@
 --
 -- KEYS: the queue streams; last, the worker hash
 -- ARGV: group, consumer, lease ms, how long the worker has served in ms, number of worker fields, field, value,
---       ..., then for each stream the number of entries held, followed by their ids
--- Returns {now ms, {{stream number, entry id}, ...} now owned by someone else, number of strays, the same of those
+--       ..., then for each stream the number of entries owned, followed by their ids
+-- Returns {now ms, {{stream number, entry id}, ...} now owned by someone else, number of untracked entries, the same of those
 --          that are on their stream no more}
 --
 -- An entry that this consumer owns without knowing it (the reply that brought it was lost, or it was dropped)
--- is a stray: it is made idle beyond the lease, so that the next sweep, by anyone, takes it. Entries that
+-- is untracked: it is made idle beyond the lease, so that the next reclaim, by anyone, takes it. Entries that
 -- are on their stream and nobody's are not reported: the request's epoch decides about them.
 
 local group, consumer, lease = ARGV[1], ARGV[2], ARGV[3]
@@ -39,28 +39,28 @@ if at > 6 then
   redis.call('PEXPIRE', worker, lease)
 end
 
-local lost, strays, missing = {}, 0, {}
+local lost, untracked, missing = {}, 0, {}
 for i = 1, #KEYS - 1 do
   local count = tonumber(ARGV[at])
-  local held, mine, stray = {}, {}, {}
-  for a = at + 1, at + count do held[ARGV[a]] = true end
+  local owned, mine, stale = {}, {}, {}
+  for a = at + 1, at + count do owned[ARGV[a]] = true end
   at = at + 1 + count
   local pending = redis.call('EXISTS', KEYS[i]) == 1
     and redis.pcall('XPENDING', KEYS[i], group, '-', '+', 100000, consumer)
   if pending and not pending.err then
     for _, item in ipairs(pending) do
-      local list = held[item[1]] and mine or stray
+      local list = owned[item[1]] and mine or stale
       list[#list + 1] = item[1]
-      held[item[1]] = nil
+      owned[item[1]] = nil
     end
     local renewed = renew(KEYS[i], mine, 0)
     for _, id in ipairs(mine) do
-      if not renewed[id] then held[id] = true end
+      if not renewed[id] then owned[id] = true end
     end
-    renew(KEYS[i], stray, lease)
-    strays = strays + #stray
+    renew(KEYS[i], stale, lease)
+    untracked = untracked + #stale
   end
-  for id in pairs(held) do
+  for id in pairs(owned) do
     local owner = pending and not pending.err and redis.call('XPENDING', KEYS[i], group, id, id, 1)[1]
     if owner then
       lost[#lost + 1] = {i, id}
@@ -69,4 +69,4 @@ for i = 1, #KEYS - 1 do
     end
   end
 end
-return {now, lost, strays, missing}
+return {now, lost, untracked, missing}

@@ -2,23 +2,23 @@
 --
 -- KEYS: the queue streams, by priority and then by lane (the same number of lanes for each of the three
 --       priorities); last, the service hash
--- ARGV: group, consumer, service TTL ms, room for high, normal and low, ageing ms, and for high, normal and low
+-- ARGV: group, consumer, service TTL ms, credits for high, normal and low, ageing ms, and for high, normal and low
 --       by how many ms such an entry counts as arrived later than it has
 -- Returns {entries, watch}
 --   entries: {stream number, entry id, field r or nil, charge}, in the order taken
 --   watch: for each stream the id after which an entry not yet delivered would lie; '' where entries wait
---          for which there is no room
+--          without credits
 --
 -- Among streams the order is: class of the oldest entry (the ageing times until its virtual arrival, rounded up:
 -- the priority, raised by one for each that it has waited), then service of the lane, then virtual arrival. An
--- entry needs room of its class. Service is a virtual token counter per lane: a lane that
+-- entry needs credits of its class. Service is a virtual token counter per lane: a lane that
 -- had nothing waiting starts level with the least served lane that had (Sheng et al., "Fairness in Serving
 -- Large Language Models", OSDI 2024). An entry is charged for its input here, at four bytes a token; output
 -- is charged by whoever computes it.
 
 local group, consumer = ARGV[1], ARGV[2]
 local ttl = ARGV[3]
-local room = {tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])}
+local credits = {tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])}
 local ageing, delay = tonumber(ARGV[7]), {tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])}
 local streams = #KEYS - 1
 local lanes = streams / 3
@@ -107,7 +107,7 @@ local taken = {}
 while true do
   local best
   for i, head in pairs(heads) do
-    if #taken < room[head.class + 1] and (not best or before(head, heads[best])) then best = i end
+    if #taken < credits[head.class + 1] and (not best or before(head, heads[best])) then best = i end
   end
   if not best then break end
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', KEYS[best], '>')

@@ -1,7 +1,7 @@
 -- Take over entries whose worker could have renewed its lease and has not.
 --
 -- KEYS: the queue streams, by priority and then by lane
--- ARGV: group, consumer, lease ms, room for high, normal and low, how many entries may be taken that were
+-- ARGV: group, consumer, lease ms, credits for high, normal and low, how many entries may be taken that were
 --       delivered so many times, those times, then in ms by this server's clock when this consumer's leases were
 --       last renewed, since when that has gone without a gap, and when Redis could last not be reached; then
 --       for each stream the cursor that the call before returned, '0-0' at first
@@ -13,10 +13,10 @@
 -- What this consumer's renewals show is looked at here, not before: a call may wait in a server that does not
 -- answer, and is executed with the leases of all others ended meanwhile.
 --
--- The cursor stays where the room or the work of one call ran out, so that no entry is passed over for ever.
+-- The cursor stays where the credits or the work of one call ran out, so that no entry is passed over for ever.
 
 local group, consumer, lease = ARGV[1], ARGV[2], ARGV[3]
-local room = {tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])}
+local credits = {tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])}
 local often, times = tonumber(ARGV[7]), tonumber(ARGV[8])
 local renewed, since, outage = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 local per_priority = #KEYS / 3
@@ -42,7 +42,7 @@ end
 for i, key in ipairs(KEYS) do
   cursors[i] = ARGV[11 + i]
   local priority = math.floor((i - 1) / per_priority) + 1
-  local allowed = room[priority]
+  local allowed = credits[priority]
   local summary = #entries < allowed and redis.call('EXISTS', key) == 1 and redis.pcall('XPENDING', key, group)
   if summary and not summary.err and summary[1] > 0 then
     repeat
