@@ -125,6 +125,8 @@ def tiny_model(architecture: str, seed: int = 0) -> PreTrainedModel:
     passes through them, biases and norms are random too, and the logits spread over tens of nats.
     """
     model = ARCHITECTURES[architecture]().eval()
+    # Some versions' default for Gemma 2 leaves out the cap of attention's logits.
+    model.set_attn_implementation("eager")
     config: PreTrainedConfig = model.config
     generator = torch.Generator().manual_seed(seed)
     # Without attention and MLP outweighing the embedding, tied weights would predict the last token for ever.
