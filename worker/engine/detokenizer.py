@@ -5,6 +5,7 @@ to the sentence. What might still change, or might be the beginning of a stop st
 """
 
 import re
+import sys
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,9 +34,11 @@ class Detokenizer:
     byte_tokens: dict[int, int]
     """Ids that stand for one byte each, and the byte; decoded in runs."""
     silent_tokens: frozenset[int]
-    """Special tokens, which have no text."""
+    """Ids below ``num_tokens`` that have no text: special tokens, and those the tokenizer does not know."""
     anchor: int | None = None
     """A token with text of its own, for what is decoded as the middle of a text."""
+    num_tokens: int = sys.maxsize
+    """The tokenizer knows no id from here on, though the model may have some."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Detokenizer":
@@ -43,14 +46,17 @@ class Detokenizer:
         byte_tokens: dict[int, int] = {}
         anchor = None
         added = tokenizer.get_added_tokens_decoder()
+        vocabulary = tokenizer.get_vocab()
+        num_tokens = max(vocabulary.values(), default=-1) + 1
         silent = frozenset(token for token, description in added.items() if description.special)
+        silent |= frozenset(range(num_tokens)).difference(vocabulary.values())
         if tokenizer.decoder is not None and b"ByteFallback" in tokenizer.decoder.__getstate__():
-            for name, token in tokenizer.get_vocab().items():
+            for name, token in vocabulary.items():
                 if found := _BYTE_TOKEN.fullmatch(name):
                     byte_tokens[token] = int(found[1], 16)
                 elif token not in silent and len(name) == 1 and name.isascii() and name.isalpha():
                     anchor = token
-        return cls(tokenizer, byte_tokens, silent, anchor)
+        return cls(tokenizer, byte_tokens, silent, anchor, num_tokens)
 
     def decode(self, tokens: list[int]) -> str:
         """All of ``tokens`` at once, special tokens left out."""
@@ -62,7 +68,7 @@ class Detokenizer:
 
     def is_silent(self, token: int) -> bool:
         """Whether it has no text: a special token, or an id of the model that the tokenizer does not know."""
-        return token in self.silent_tokens or self.tokenizer.id_to_token(token) is None
+        return token >= self.num_tokens or token in self.silent_tokens
 
     def _text(self, prompt: list[int]) -> _Text:
         if self.byte_tokens:
