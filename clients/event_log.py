@@ -46,7 +46,7 @@ class EventLog:
 
     @property
     def is_nowhere(self) -> bool:
-        """When last read, the request waited, and nobody knew of an entry for it on any queue."""
+        """Whether the state, when last read, said that the request is queued but has no queue entry."""
         return self.state.get("status") == "queued" and not self.state.get("entry")
 
     async def ask_for_entry(self) -> None:

@@ -166,7 +166,7 @@ async def _in_a_cluster(connection: Connection, submission: _Submission) -> int 
             if due:
                 (again if due == b"again" else fresh).append((state, entry))
     except Unavailable:
-        # States alone make nobody work, and expire; still, nobody should see them as queued.
+        # A state without an entry is never served and expires; until then it must not read as queued.
         with anyio.move_on_after(_TIME_TO_WITHDRAW), suppress(Unavailable):
             await withdraw()
         raise

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 
 class CutProxy:
-    """Passes TCP connections on to ``target``, a URL, as long as it is not cut; ``heard`` is told what comes
-    from there, before it is passed on."""
+    """Passes TCP connections on to ``target``, a URL, as long as it is not cut; ``heard`` is called with
+    what comes from there, before it is passed on."""
 
     def __init__(self, target: str, heard: Callable[[bytes], None] | None = None) -> None:
         self._heard = heard

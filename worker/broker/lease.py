@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 Record = Mapping[str, str | int | float]
 
 _LONGEST_PAUSE: Final = 1.0
-"""Seconds between tries while Redis is away, and no more than a sixth of a lease: once it answers, whoever
-holds requests has to be heard before others may take them over."""
+"""Seconds between tries while Redis is away, and no more than a sixth of a lease: once it answers, owners
+have to renew before other workers may reclaim their entries."""
 
 _TICK: Final = 1 / 24
 """Of a lease: how finely the time spent waiting for Redis is counted."""

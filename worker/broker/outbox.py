@@ -82,7 +82,7 @@ class Outbox:
         """Take the results of one engine step; those of claims that the serve loop does not have are dropped.
 
         A claim whose delta does not continue what came before is given up, to be taken over after the lease:
-        its log is right so far, and nobody else's request is at stake.
+        its log is right so far, and other requests are not affected.
         """
         for new in deltas:
             owned = self._owned.of(new.sequence_id, new.epoch)
@@ -200,7 +200,7 @@ class Outbox:
         replies = await self._connection.batch(
             [*(script_batch.call for script_batch in sent), *self._service_calls()]
         )
-        for script_batch, reply in zip(sent, replies, strict=False):  # nobody waits for service to be counted
+        for script_batch, reply in zip(sent, replies, strict=False):  # service counts need no reply
             if len(script_batch.messages) > 1 and isinstance(reply, Exception) and not is_transient(reply):
                 refused += script_batch.messages
             else:

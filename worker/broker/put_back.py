@@ -1,6 +1,6 @@
 """Entries that somebody else took off the queue: put back by the worker that runs the request.
 
-Without an entry nobody would take the request over if this worker died.
+Without an entry no worker could reclaim the request if this one died.
 """
 
 import logging

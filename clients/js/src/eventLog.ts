@@ -34,7 +34,7 @@ export class EventLog {
     this.#keys = [keys.request(id), keys.events(id)];
   }
 
-  /** When last read, the request waited, and nobody knew of an entry for it on any queue. */
+  /** Whether the state, when last read, said that the request is queued but has no queue entry. */
   get isNowhere(): boolean {
     return this.state.get("status") === "queued" && !this.state.get("entry");
   }

@@ -116,7 +116,7 @@ async function inCluster(connection: Connection, submission: Submission): Promis
       if (before.due !== "") (before.due === "again" ? again : fresh).push({ state, entry });
     }
   } catch (error) {
-    // States alone make nobody work, and expire; still, nobody should see them as queued.
+    // A state without an entry is never served and expires; until then it must not read as queued.
     await within(TIME_TO_WITHDRAW, withdraw()).catch(() => {});
     throw error;
   }

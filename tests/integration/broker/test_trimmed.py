@@ -209,7 +209,7 @@ async def test_what_runs_goes_on_while_its_entry_is_put_back(
 async def test_an_entry_put_back_behind_others_costs_the_request_no_attempt(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
-    """Whoever comes to it goes on with the request, also while its worker is alive."""
+    """The worker that takes the new entry resumes the request, also while its former worker is alive."""
     enqueue(redis_client, "a")
     async with (
         open_broker(settings(redis_url, "first")) as first,

@@ -1,4 +1,4 @@
-"""A gateway that is told to stop while it answers: the command itself, by its signals."""
+"""Signals to a gateway with open responses: the command itself."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Nobody is kept from getting on by higher ones, in the queue and the batch together, in simulated time."""
+"""Every request gets on under any load of higher priority, queue and batch together, in simulated time."""
 
 import itertools
 from collections.abc import Callable

@@ -64,7 +64,7 @@ def test_the_rate_falls_to_zero_while_nothing_is_computed(telemetry: Telemetry, 
         clock.now += 0.1
         telemetry.stepped(delta("a", 1, position, [7]), 0.1)
     assert telemetry.tokens_per_second == pytest.approx(10, rel=0.1)
-    for _ in range(12):  # whoever looks, each second
+    for _ in range(12):  # read once a second
         clock.now += 1
         telemetry.tokens_per_second  # noqa: B018
     assert telemetry.tokens_per_second == 0
